@@ -89,7 +89,6 @@ def _own_outputs(
     else:  # most tests write nothing: no folder is made for them
         folder = tmp_path_factory.getbasetemp() / "others" / str(next(NUMBERS))
     monkeypatch.setenv("DPFL_OUTPUTS", str(folder / "outputs"))
-    monkeypatch.delenv("DPFL_QUIET", raising=False)
     monkeypatch.delenv("DPFL_PLUGINS", raising=False)
 
 

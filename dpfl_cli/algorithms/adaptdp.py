@@ -66,7 +66,6 @@ from dpfl_cli.algorithms.api import (
     per_run,
     projected,
     start,
-    torch,
 )
 from dpfl_cli.privacy.diagnostics import record_diagnostics
 from dpfl_cli.privacy.subsampling import balanced_multiplier
@@ -145,8 +144,7 @@ class AdaptDp:
         release = at.release("radius", mean)
         level = release.mean + self._offset(release.noise_std, at)
         radius = (2 * hyper.radius_multiplier * level).clamp(min=0.0).sqrt()
-        radius = torch.maximum(radius, per_run(hyper.radius_floor, radius))
-        radius = torch.minimum(radius, per_run(cap, radius))
+        radius = radius.clamp(per_run(hyper.radius_floor, radius), per_run(cap, radius))
         return radius, record_diagnostics(norms, radius, objective.divisors(batch))
 
     def _offset(self, std: Tensor | None, at: Round) -> Tensor | float:

@@ -161,4 +161,4 @@ class FedExp:
         below = vector_norms(mean).square() + self.hyper.denominator_epsilon
         if self.hyper.half:
             below = 2 * below
-        return torch.where(below > 0, numerator / below, torch.ones_like(below))
+        return torch.where(below > 0, numerator / below, 1.0)

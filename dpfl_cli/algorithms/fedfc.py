@@ -172,5 +172,5 @@ class FedFC:
         """[R, M, p (p + 1) / 2] every client's covariance, clipped as a whole."""
         own: Tensor = objective.covariance()
         if self.hyper.cov_norm == "paper":
-            own = own * objective.records.to(own.dtype).unsqueeze(-1)
+            own = own * per_run(objective.records, own)
         return clip_symmetric(own, self.hyper.feature_clip_norm)

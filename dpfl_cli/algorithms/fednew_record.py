@@ -78,7 +78,7 @@ from dpfl_cli.algorithms.fednew import (
     stepped,
 )
 from dpfl_cli.privacy.diagnostics import curvature_diagnostics
-from dpfl_cli.privacy.solves import Constant
+from dpfl_cli.privacy.solves import Constant, Side
 from dpfl_cli.privacy.worst_cases import claimed_sensitivities, moved_record, unequal_shares
 
 SMALLEST_SHIFT = 1e-3  # gamma / D: eight thousand times what float32 resolves
@@ -98,8 +98,8 @@ class FedNewRecordSettings(SecondOrderSettings):
     side_clip_norm: Positive = 1.0  # C2
     curvature_clip_norm: Positive = 1.0  # D
     dual: Literal["off", "paper"] = "off"
-    bound_aux: Literal["project", "clip_auxiliary", "xi"] = "project"
-    sensitivity: Literal["tight", "paper", "xi_safe"] = "tight"
+    bound_aux: Side = "project"
+    sensitivity: Constant = "tight"
     spectrum: bool = False
 
 

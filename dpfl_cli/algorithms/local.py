@@ -58,7 +58,7 @@ def bounded_local_update(at: Round, model: Tensor, hyper: LocalSettings) -> Boun
 
 
 def kept_share_gaps(control: str, trust: str, whole_noise: bool, instead: str) -> list[str]:
-    """Why controls that clients keep of their own messages are not proved."""
+    """Why controls that clients keep of their own messages are not proved, and `instead` is."""
     if control != "sent" or trust != "secure_aggregation" or whole_noise:
         return []
     return [

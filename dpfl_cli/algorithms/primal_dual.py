@@ -88,8 +88,7 @@ def noise_factors(rounds: int, clients: int, step: float, strong_convexity: floa
     shrink = np.log1p(-pace)  # ln r
     logs = np.arange(rounds - 1, -1, -1) * shrink / 2  # ln sqrt(q_t) = ln phi_t^-2 up to a constant
     total = logs.max() + np.log(np.sum(np.exp(logs - logs.max())))
-    factors: np.ndarray = np.exp((total - np.log(rounds) - logs) / 2)
-    return factors
+    return np.exp((total - np.log(rounds) - logs) / 2)
 
 
 @algorithm(

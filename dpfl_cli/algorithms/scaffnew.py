@@ -88,7 +88,7 @@ from dpfl_cli.algorithms.api import (
     torch,
 )
 from dpfl_cli.data.streams import stream_generator
-from dpfl_cli.privacy.diagnostics import drift_diagnostics, drift_so_far, drift_start
+from dpfl_cli.privacy.diagnostics import drift_diagnostics
 
 
 class ScaffNewSettings(BatchSettings):
@@ -171,7 +171,9 @@ class ScaffNew:
         control = {} if self.hyper.control == "none" else {"control": torch.zeros_like(local)}
         zero = torch.zeros_like(model[:, 0])
         server = {"model": model, "communications": zero, "since": zero}
-        return State(server, {"local": local, **drift_start(local), **control})
+        nothing = own_norms(torch.zeros_like(local))
+        seen = {"longest": nothing, "clipped": nothing}
+        return State(server, {"local": local, **seen, **control})
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         hyper, server, clients = self.hyper, dict(state.server), dict(state.clients)
@@ -205,7 +207,9 @@ class ScaffNew:
             everywhere = at.at_clients(server["model"])
             clients["local"] = at.where(due, everywhere, clients["local"])
             sent = at.where(due, lengths, torch.zeros_like(lengths))
-            clients |= drift_so_far(sent, clients, hyper.clip_norm)
+            clients["longest"] = torch.maximum(clients["longest"], sent)
+            longer = sent > per_run(hyper.clip_norm, sent)
+            clients["clipped"] = clients["clipped"] + longer
         steps = per_run(at.number, server["since"])
         public = {"local_steps": steps, "communications": server["communications"]}
         seen = drift_diagnostics(lengths, clients, server["communications"], hyper.watched_client)

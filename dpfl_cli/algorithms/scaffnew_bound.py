@@ -110,17 +110,14 @@ class ScaffnewBound:
     def __post_init__(self) -> None:
         """Refuses numbers of no problem, in one line."""
         mu, smooth = self.strong_convexity, self.smoothness
-        if not 0 < mu < math.inf:
-            raise ConfigError(f"strong convexity mu={mu:g}: must be positive and finite")
-        if not mu <= smooth < math.inf:
-            raise ConfigError(f"smoothness L={smooth:g}: must be finite and at least mu={mu:g}")
+        if not 0 < mu <= smooth < math.inf:
+            raise ConfigError(
+                f"strong convexity mu={mu:g}, smoothness L={smooth:g}: must be positive and "
+                f"finite, and L at least mu={mu:g}"
+            )
         if self.condition > WORST_CONDITION:
             raise ConfigError(
                 f"kappa=L/mu={self.condition:g}: more than {WORST_CONDITION:g} is no number"
-            )
-        if self.clients < 1 or self.dimension < 1:
-            raise ConfigError(
-                f"clients N={self.clients}, dimension d={self.dimension}: each must be at least 1"
             )
         if not 0 < self.potential < math.inf:
             raise ConfigError(
@@ -175,7 +172,7 @@ class ScaffnewBound:
         """
         if self.is_endless:
             return math.inf
-        if math.isinf(self.decay) or math.isinf(self.cost):
+        if math.isinf(self.decay):
             return 0.0
         logarithm = math.log(self.decay) + math.log(self.potential) - math.log(self.cost)
         return max(logarithm, 0.0) / self.decay

@@ -95,10 +95,10 @@ def start_state(objective: ClientSide, streams: Streams) -> State:
 
 def warmed(at: Round, state: State, control: Tensor, own: Tensor) -> State:
     """The state with these controls for the runs in their first round."""
-    first, server, clients = at.number == 1, dict(state.server), dict(state.clients)
-    server["control"] = at.where(first, control, server["control"])
-    clients["control"] = at.where(first, own, clients["control"])
-    return State(server, clients)
+    first = at.number == 1
+    control = at.where(first, control, state.server["control"])
+    own = at.where(first, own, state.clients["control"])
+    return State({**state.server, "control": control}, {"control": own})
 
 
 class ScaffoldSettings(LocalSettings):
@@ -179,7 +179,7 @@ class Scaffold:
         if self.hyper.control == "clipped":
             return bounded.values
         finite = torch.isfinite(raw).all(dim=-1, keepdim=True)
-        return torch.where(finite, raw, torch.zeros_like(raw))
+        return torch.where(finite, raw, 0.0)
 
     def _warm_start(self, state: State, at: Round) -> State:
         """c and h_i from a clipped gradient at w, for the runs in their first round."""

@@ -82,14 +82,13 @@ def execute(args: argparse.Namespace) -> int:
     """Checks, shows the table and records what became of a plugin."""
     from dpfl_cli.simulation.checked import UNMEASURED
 
-    chosen = _components(args.target)
     rows: list[dict[str, str]] = []
-    for component in chosen:
+    for component in _components(args.target):
         for case in cases(component, args.overrides):
             rows += check(case)
     results = {row["result"] for row in rows}
     if rows:
-        print_table(rows[0], [list(row.values()) for row in rows])
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
     unmeasured = list(dict.fromkeys(row["check"] for row in rows if row["result"] == UNMEASURED))
     if "FAIL" in results:
         print(f"{args.target}: FAILED")
@@ -184,8 +183,8 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
     from dpfl_cli.data.streams import Streams
     from dpfl_cli.privacy.cohorts import drawn, members_of
     from dpfl_cli.simulation.checks import proof_gap
-    from dpfl_cli.simulation.conformance import CLIENT, SEEDS, Kit
-    from dpfl_cli.simulation.neighbours import with_constant_features
+    from dpfl_cli.simulation.conformance import SEEDS, Kit
+    from dpfl_cli.simulation.neighbours import CLIENT, with_constant_features
     from dpfl_cli.simulation.plan import make_plan, make_plans, with_values
     from dpfl_cli.simulation.run_plan import federation_of
 

@@ -1,6 +1,7 @@
-"""A plot of the curves of runs side by side."""
+"""Runs side by side: a plot of their curves, and a metric by their keys."""
 
 import io
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from dpfl_cli.cli.files import write_output
-from dpfl_cli.cli.tables import SHOWN, is_claimed
+from dpfl_cli.cli.selection import order, row_of
+from dpfl_cli.cli.tables import SHOWN, is_claimed, mean_text, print_table
 from dpfl_cli.cli.varying import (
     CHOICES,
     repetitions,
@@ -46,23 +48,23 @@ def plot_comparison(
     words = name.replace("_", " ")
     settings = [settings_of(record.config) for record in records]
     labels = _labels(settings)
-    curves = []  # what the legend says of each, and its values: [rounds that all have, seeds]
+    curves = []  # what the legend says of each; its mean and spread at the rounds that all have
     for group in repetitions(settings):
-        values = pd.DataFrame([records[number].series(name) for number in group]).T.dropna()
+        runs = [records[number] for number in group]
+        values = pd.DataFrame([run.series(name) for run in runs]).T.dropna()
         if len(values):
-            epsilon = _epsilon([records[number] for number in group])
             seeds = f"{len(group)} seed{'s' if len(group) > 1 else ''}"
-            curves.append((", ".join([*labels[group[0]], epsilon, seeds]), values))
+            label = ", ".join([*labels[group[0]], _epsilon(runs), seeds])
+            with np.errstate(all="ignore"):  # of values that are not finite
+                curves.append((label, values.mean(axis=1), values.std(axis=1)))
     better = -1 if name.endswith(HIGHER) else 1
-    curves.sort(key=lambda curve: better * curve[1].iloc[-1].mean())
+    curves.sort(key=lambda curve: better * curve[1].iloc[-1])
     shown = curves[: len(LOOKS)]
     with canvas(6.4, 4.0 + 0.3 * len(shown)) as (figure, axis):
-        for (label, values), look in zip(shown, LOOKS, strict=False):
-            with np.errstate(all="ignore"):  # of values that are not finite
-                mean, spread = values.mean(axis=1), values.std(axis=1)
-            band = (mean - spread, mean + spread) if values.shape[1] > 1 else ()
+        for (label, mean, spread), look in zip(shown, LOOKS, strict=False):
+            band = (mean - spread, mean + spread) if spread.notna().any() else ()
             draw_curve(axis, look, textwrap.fill(label, WIDTH), mean.index, mean, *band)
-        sizes = pd.concat([values.mean(axis=1).abs() for _, values in shown])
+        sizes = pd.concat([mean.abs() for _, mean, _ in shown])
         if sizes.min() * LOG_FROM < sizes.max():
             axis.set_yscale("log")
         axis.set(xlabel="round", ylabel=f"{name} (%)" if name == "accuracy" else words)
@@ -70,7 +72,7 @@ def plot_comparison(
         figure.legend(loc="outside lower left")
         deltas = ", ".join(sorted({f"{one.result['privacy']['delta']:g}" for one in records}))
         title = f"{words}; ε at δ = {deltas}"
-        if any(values.shape[1] > 1 for _, values in shown):
+        if any(spread.notna().any() for _, _, spread in shown):
             title += "; bands: ± 1 standard deviation over seeds"
         if len(shown) < len(curves):
             title += f"\nonly the best {len(shown)} of {len(curves)} settings, by the last value"
@@ -98,13 +100,9 @@ def metric_of(records: Sequence[RunRecord], metric: str | None) -> str:
     known = list(dict.fromkeys(name for names in had for name in names))
     shared = [name for name in known if all(name in names for names in had)]
     name = metric or next((one for one in (*SHOWN, *shared) if one in shared), "")
-    if not name and known:
-        raise ConfigError(
-            f"these runs have no metric in common; name one by --metric: {', '.join(known)}"
-        )
     if name not in known:
         raise ConfigError(
-            f"metric {name or '(none)'}: these runs do not have it in common; "
+            f"--metric {name or '(none)'}: these runs do not have it in common; "
             f"{nearest(name, shared or known)}"
         )
     return name
@@ -122,13 +120,84 @@ def _epsilon(records: Sequence[RunRecord]) -> str:
 
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """What a curve's legend says of its settings: every key that varies."""
-    columns = varying(settings)
-    names = short_names(list(columns), ["epsilon"])
+    names = short_names(varying(settings), ["epsilon"])
     return [
         [
-            text_of(column[number]) if key in CHOICES else f"{names[key]}={text_of(column[number])}"
-            for key, column in columns.items()
+            text_of(one.get(key)) if key in CHOICES else f"{name}={text_of(one.get(key))}"
+            for key, name in names.items()
         ]
         or [str(one["algorithm"])]
-        for number, one in enumerate(settings)
+        for one in settings
     ]
+
+
+# --- a metric by keys -----------------------------------------------------------------------------
+
+
+def print_pivot(
+    records: Sequence[RunRecord],
+    rows: Sequence[str],
+    cols: Sequence[str],
+    metric: str | None,
+    form: str | None,
+) -> None:
+    """Prints a metric at the end of runs, its mean and standard deviation over seeds: for a
+    terminal, or as `latex`, `markdown` or `csv` (a line a cell).
+
+    Raises:
+      ConfigError: no run has a key, or runs of one cell differ by more than the seed.
+    """
+    from dpfl_cli.reproduction.layout import markdown
+
+    chosen = "epsilon" if metric == "epsilon" else metric_of(records, metric)
+    cells = _cells(records, [*rows, *cols], chosen)
+    if form == "csv":
+        cells.drop(columns="text").to_csv(sys.stdout)
+        return
+    wide = cells["text"].unstack(list(cols), fill_value="", sort=False)
+    names = [", ".join(name) if isinstance(name, tuple) else str(name) for name in wide]
+    header = [*rows, *names]
+    lines = wide.reset_index().to_numpy().tolist()
+    title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over seeds"
+    if form == "latex":
+        latex = pd.DataFrame(lines, columns=header).to_latex(index=False, escape=True)
+        latex = latex.replace("±", "$\\pm$")
+        print(f"% {title}\n{latex}", end="")
+    elif form == "markdown":
+        print(markdown(header, lines))
+    else:
+        print_table(header, lines, title)
+
+
+def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:
+    """By the values of some keys as they are written: mean, std (ddof 1), seeds and text."""
+    found = [(row_of(record), settings_of(record.config)) for record in records]
+    known = {key for row, _ in found for key in row}
+    for key in keys:
+        if key not in known:
+            raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
+        if keys.count(key) > 1:
+            raise ConfigError(f"{key}: listed twice in --rows and --cols; write it once")
+    found.sort(key=lambda pair: [order(pair[0].get(key)) for key in keys])
+    frame = pd.DataFrame(
+        {
+            **{key: [text_of(row.get(key)) for row, _ in found] for key in keys},
+            "value": [row.get(metric) if row["status"] == "done" else None for row, _ in found],
+            "settings": [settings for _, settings in found],
+        }
+    )
+    grouped = frame.astype({"value": float}).groupby(list(keys), sort=False)
+    for cell, settings in grouped["settings"]:
+        if differing := varying(list(settings)):
+            words = " ".join(f"{key}={value}" for key, value in zip(keys, cell, strict=True))
+            raise ConfigError(
+                f"{words}: its runs differ in {', '.join(differing)}; add that to --rows or "
+                "--cols, or choose with --where"
+            )
+    with np.errstate(all="ignore"):  # of values that are not finite
+        return grouped.agg(
+            mean=("value", "mean"),
+            std=("value", "std"),
+            seeds=("value", "count"),
+            text=("value", lambda one: mean_text(list(one.dropna()), len(one))),
+        )

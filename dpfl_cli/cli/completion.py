@@ -7,7 +7,6 @@ import argparse
 from dpfl_cli.cli.list import GROUPS
 from dpfl_cli.cli.main import COMMANDS, command_parser
 from dpfl_cli.config.options import option_files, parameters
-from dpfl_cli.config.paths import conf_dir
 
 SCRIPT = r"""
 _dpfl() {
@@ -76,7 +75,12 @@ def words(command: str, current: str) -> list[str]:
 
 def _keys() -> list[str]:
     """Every key that an override can set, with its equals sign."""
-    found = [key for key, *_ in parameters("", conf_dir() / "config.yaml") if "hydra" not in key]
-    for group in GROUPS:
-        found += [key for path in option_files(group) for key, *_ in parameters(group, path)]
-    return sorted({f"{key}=" for key in found})
+    return sorted(
+        {
+            f"{key}="
+            for group in ("", *GROUPS)  # first config.yaml
+            for path in option_files(group)
+            for key, *_ in parameters(group, path)
+            if group or "hydra" not in key
+        }
+    )

@@ -13,7 +13,7 @@ from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS, catalogue_entry
 from dpfl_cli.data.fetching import FetchProgress, fetch
-from dpfl_cli.data.folders import find_folder
+from dpfl_cli.data.loading import find_folder
 from dpfl_cli.data.sources import Status, cache_dir, status
 from dpfl_cli.simulation.progress import Progress
 
@@ -155,10 +155,9 @@ def _fetch(names: list[str], quiet: bool) -> None:
                     found = status(name)
                     size = decimal(found.size)
                     news = f"{len(found.files)} files, {size}, verified, in {_where(found)}"
+                progress.note(f"{name}: {news}")
             except DataError as error:  # the others are fetched all the same
                 failures.append(str(error))
-            else:
-                progress.note(f"{name}: {news}")
     if failures:
         raise DataError("; ".join(failures))
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from dpfl_cli.cli.columns import aligned
 from dpfl_cli.config.component import GROUPS as COMPONENT_GROUPS
 from dpfl_cli.config.component import Component, components, parse_settings
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -31,21 +32,21 @@ def execute(args: argparse.Namespace) -> int:
         describe(args.group, args.option)
         return 0
     for group in [args.group] if args.group else GROUPS:
-        lines = {path.stem: line_of(group, path) for path in option_files(group)}
-        lines |= {name: found.summary for name, found in _plugged(group).items()}
-        print(f"{group}=")
-        width = max(map(len, lines), default=0)
-        for name, line in lines.items():
-            print(f"  {name:<{width}}  {line}")
+        print(f"{group}=", *aligned(_lines(group).items(), "  "), sep="\n")
     if not args.group:
         print(OWN)
     return 0
 
 
-def _plugged(group: str) -> dict[str, Component]:
-    """The options of a group that plugins bring, by name."""
-    known = components(group) if group in COMPONENT_GROUPS else {}
-    return {name: found for name, found in known.items() if found.origin != "dpfl"}
+def _lines(group: str) -> dict[str, str]:
+    """Option -> what it is, of config files and of what plugins bring."""
+    lines = {path.stem: line_of(group, path) for path in option_files(group)}
+    own = [one for one in _components(group).values() if one.origin != "dpfl"]
+    return lines | {one.name: one.summary for one in own}
+
+
+def _components(group: str) -> dict[str, Component]:
+    return components(group) if group in COMPONENT_GROUPS else {}
 
 
 # --- config files ---------------------------------------------------------------------------------
@@ -78,20 +79,17 @@ def describe(group: str, option: str) -> None:
     """
     from dpfl_cli.simulation.plan import load_components
 
-    files = {path.stem: path for path in option_files(group)}
-    plugged = _plugged(group)
-    if option not in files and option not in plugged:
-        raise ConfigError(f"{group}={option}: {nearest(option, [*files, *plugged])}")
+    lines = _lines(group)
+    if option not in lines:
+        raise ConfigError(f"{group}={option}: {nearest(option, lines)}")
     load_components()
-    path, found = files.get(option), plugged.get(option)
-    if path is not None:
-        if group in COMPONENT_GROUPS:
-            found = components(group).get(component_names(group)[option])
-        print(f"{group}={option}: {line_of(group, path)}")
-        rows = parameters(group, path)
+    print(f"{group}={option}: {lines[option]}")
+    found = _components(group).get(component_names(group).get(option, option))
+    files = {path.stem: path for path in option_files(group)}
+    if option in files:
+        rows = parameters(group, files[option])
     else:
         assert found is not None
-        print(f"{group}={option}: {found.summary}")
         rows = [
             (
                 f"{group}.{key}",
@@ -100,10 +98,7 @@ def describe(group: str, option: str) -> None:
             )
             for key, info in found.settings.model_fields.items()
         ]
-    width, depth = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
-    print("parameters (default):")
-    for key, value, comment in rows:
-        print(f"  {key:<{width}}  {value:<{depth}}  {comment}")
+    print("parameters (default):", *aligned(rows, "  "), sep="\n")
     if found is not None:
         _print_facts(found, option)
 
@@ -132,8 +127,8 @@ def _releases(found: Component, option: str, trust: Any) -> list[str]:
     from dpfl_cli.privacy.releases import Setup
 
     try:
-        known: Any = compose_config([f"algorithm={option}", "model=logistic"])["algorithm"]
-        chosen = {key: value for key, value in known.items() if key != "name"}
+        chosen: Any = compose_config([f"algorithm={option}", "model=logistic"])["algorithm"]
+        del chosen["name"]
         parsed, unit = parse_settings(found.settings, chosen, "algorithm"), min(found.target.units)
         # of any run: its numbers do not matter for the names of releases
         run = Setup(trust, "replace_one", unit, 1000, 1000, 0, 1000, lambda: 10**9)

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from dpfl_cli import __version__
+from dpfl_cli.cli.columns import aligned
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest, place_in_plugin, shortened
 from dpfl_cli.config.paths import note_command
 
@@ -77,35 +78,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note_command(words)
         os.getcwd()
         code = _dispatch(words)
-        _end_output()
-        return code
+        sys.stdout.flush()  # while an error can still be told of
     except BrokenPipeError:
-        _drop_output()
-        return code
+        pass
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             traceback.print_exception(error)
         line, code = _explained(error)
         with contextlib.suppress(OSError):  # nobody reads it
             print(f"dpfl: {line}", file=sys.stderr)
-            _end_output()
-        return code
+    _end_output()
+    return code
 
 
 def _end_output() -> None:
-    """Writes what is left of standard output, while an error can still be told of: the interpreter
-    would write it after all, and say of its own what went wrong.
+    """Writes what is left of standard output; drops it where that fails, for the interpreter would
+    try it again, and say of its own what went wrong.
     """
     try:
         sys.stdout.flush()
     except OSError:
-        _drop_output()
-        raise
-
-
-def _drop_output() -> None:
-    """What could not be written is not tried again at the end of the process."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
@@ -141,9 +134,7 @@ def _show_log(quiet: bool) -> None:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        width = max(map(len, COMMANDS))
-        lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
-        print(USAGE.format(commands="\n".join(lines)))
+        print(USAGE.format(commands="\n".join(aligned(COMMANDS.items(), "  "))))
         return 0 if words else 2
     if words[0] == "--version":
         print(f"dpfl {__version__}")

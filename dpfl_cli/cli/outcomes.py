@@ -61,11 +61,7 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
 def _repairs(outcomes: Sequence[Outcome]) -> list[str]:
     """That updates counted as zero because they were not finite: such a run ends like any other."""
     runs = {outcome.record.id: outcome.record for outcome in outcomes}
-    mended = sum(
-        "repaired" in record.result["metrics"].get("last", {})
-        and any(row.get("repaired", 0) > 0 for row in record.rows)
-        for record in runs.values()
-    )
+    mended = sum(any(row.get("repaired", 0) > 0 for row in record.rows) for record in runs.values())
     if not mended:
         return []
     which = "This run" if len(runs) == 1 else f"{mended} of {len(runs)} runs"
@@ -81,5 +77,6 @@ def _collusions(results: Sequence[dict[str, Any]]) -> list[str]:
     """
     lines = [f"{line}." for line in dict.fromkeys(map(collusion_text, results)) if line]
     left = len(lines) - SETTINGS_SAID
-    more = f"... and for {left} more settings: dpfl account RUN shows them."
-    return [*lines[:SETTINGS_SAID], *([more] if left > 0 else [])]
+    if left > 0:
+        lines[SETTINGS_SAID:] = [f"... and for {left} more settings: dpfl account RUN shows them."]
+    return lines

@@ -5,7 +5,6 @@ command line makes. Every function raises `DpflError` (wrong overrides: `ConfigE
 line that the command line prints.
 """
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -76,10 +75,9 @@ def run(*overrides: str, plugins: Sequence[str] = (), quiet: bool = False) -> li
     >>> runs = run("dp=cdp", "rounds=2", "seed=range(3)")  # doctest: +SKIP
     """
     with _one_at_a_time:
-        os.environ[command.QUIET], os.environ[command.DRY] = "1" if quiet else "", ""
         note_command(["run", "-m", *overrides])
-        command.perform(overrides, {"multirun": True}, plugins)
-        return [outcome.record for outcome in command.executed]
+        command.perform(overrides, {"multirun": True}, plugins, quiet)
+        return [outcome.record for outcome in command.current.executed]
 
 
 @_typed

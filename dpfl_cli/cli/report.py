@@ -18,5 +18,5 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.papers import artifacts
     from dpfl_cli.reproduction.report import write_report
 
-    print(write_report(outputs_dir(), artifacts(), os.environ.get(COMMAND, "dpfl report")))
+    print(write_report(outputs_dir(), artifacts(), os.environ[COMMAND]))
     return 0

@@ -122,14 +122,12 @@ def execute(args: argparse.Namespace) -> int:
 
     with _interrupted_after(args.at_most) if args.at_most else contextlib.nullcontext():
         made = reproduce(artifacts, scale, outputs, say, args.quiet, args.force, after)
-    incomplete = [one for one in made if not one.complete]
-    for one in incomplete:
-        for gap in one.gaps:
-            print(f"dpfl: {one.job.artifact.name}: {gap}", file=sys.stderr)
+    gaps = [f"{one.job.artifact.name}: {gap}" for one in made for gap in one.gaps]
+    for gap in gaps:
+        print(f"dpfl: {gap}", file=sys.stderr)
     known = papers() | {one.name: one for one in artifacts}
-    command = os.environ.get(COMMAND, "dpfl reproduce")
-    print(write_report(outputs, known, command, [one.name for one in artifacts]))
-    return EXIT_FAILED if incomplete else 0
+    print(write_report(outputs, known, os.environ[COMMAND], [one.name for one in artifacts]))
+    return EXIT_FAILED if gaps else 0
 
 
 def _order(artifact: "Artifact", scale: "Scale") -> tuple[bool, float]:

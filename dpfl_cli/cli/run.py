@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,18 +35,32 @@ if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
     from dpfl_cli.simulation.workers import Backend
 
-QUIET, DRY = "DPFL_QUIET", "DPFL_DRY_RUN"  # switches that reach launchers through Hydra
 # Hydra's arguments, its --help too, which shows the options of every group
 NOT_OURS = ("experimental_rerun", "config_path", "shell_completion", "version")  # dpfl has its own
-OF_HYDRA = [one for one in get_args_parser()._actions if one.dest not in NOT_OURS]
-# What was run in this call: neither Hydra's launchers nor its main function hand it on.
-executed: list["Outcome"] = []
-searched: list[str] = []  # and what a sweeper that searches says of it
+OURS = ("overrides", "plugin", "quiet", "dry_run")  # the other arguments are handed to Hydra
+
+
+@dataclass
+class Invocation:
+    """What a command line asks of us, and what came of it: Hydra hands on neither.
+
+    Attributes:
+      searched: what a sweeper that searches says of its runs.
+    """
+
+    quiet: bool = False
+    dry_run: bool = False
+    executed: list["Outcome"] = field(default_factory=list)
+    searched: list[str] = field(default_factory=list)
+
+
+current = Invocation()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    for argument in OF_HYDRA:
-        parser._add_action(argument)
+    for argument in get_args_parser()._actions:
+        if argument.dest not in NOT_OURS:
+            parser._add_action(argument)
     add_plugin_option(parser)
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
@@ -53,27 +68,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Composes, runs and reports; the exit code."""
-    if args.quiet:
-        os.environ[QUIET] = "1"
-    os.environ[DRY] = "1" if args.dry_run else ""
     if args.config_dir:
         check_configs_below(Path(args.config_dir))
     if (args.package or args.resolve) and not args.cfg:
         raise ConfigError("run: --package and --resolve are for what --cfg shows; add --cfg job")
-    given = {one.dest: getattr(args, one.dest, None) for one in OF_HYDRA}
-    flags = {name: value for name, value in given.items() if value and name != "overrides"}
-    code = perform(args.overrides, flags, args.plugin)
-    if not executed:
+    flags = {name: value for name, value in vars(args).items() if value and name not in OURS}
+    code = perform(args.overrides, flags, args.plugin, args.quiet, args.dry_run)
+    if not current.executed:
         return code
     from dpfl_cli.cli.outcomes import report_outcomes  # the first round does not wait for it
 
-    code = report_outcomes(executed, bool(os.environ.get(QUIET)))
-    print(*searched, sep="\n", end="\n" * len(searched))
+    code = report_outcomes(current.executed, args.quiet)
+    for line in current.searched:
+        print(line)
     return code
 
 
-def perform(overrides: Sequence[str], flags: Mapping[str, Any], plugins: Sequence[str]) -> int:
-    """Composes and runs what a command line says; `executed` has what became of it.
+def perform(
+    overrides: Sequence[str],
+    flags: Mapping[str, Any],
+    plugins: Sequence[str],
+    quiet: bool,
+    dry_run: bool = False,
+) -> int:
+    """Composes and runs what a command line says; `current` has what became of it.
 
     Args:
       flags: of Hydra, as {"multirun": True}.
@@ -82,8 +100,8 @@ def perform(overrides: Sequence[str], flags: Mapping[str, Any], plugins: Sequenc
     Returns:
       Hydra's exit code, where it showed something in place of running.
     """
-    executed.clear()
-    searched.clear()
+    global current
+    current = Invocation(quiet, dry_run)
     load_plugins(plugins)
     pass_on(plugins)
     if flags or any("hydra" in word.split("=")[0] or "${hydra:" in word for word in overrides):
@@ -119,7 +137,7 @@ def _through_hydra(flags: Mapping[str, Any], overrides: Sequence[str]) -> int:
         vars(args).update(flags, overrides=[*overrides, *extra])
         try:
             _run_hydra(args, parser, single, str(conf_dir()), "config")
-            searched.extend(map(_kept, Path(scratch).glob("optimization_results.yaml")))
+            current.searched.extend(map(_kept, Path(scratch).glob("optimization_results.yaml")))
         except CONFIG_ERRORS as error:
             found = explained(error)
             group = str(found).partition(".")[0]
@@ -176,18 +194,17 @@ def execute_configs(
             runtime["keep_model"] = len(configs) == 1
     plans = make_plans(configs)
     store = RunStore(outputs_dir())
-    if os.environ.get(DRY):
+    if current.dry_run:
         from dpfl_cli.simulation.forecast import forecast
 
         print(*forecast(plans, store), sep="\n")
         return []
     distinct = {plan.id: plan.last_round for plan in plans}
     title = plans[0].label if len(distinct) == 1 else f"{len(distinct)} runs"
-    total, quiet = sum(distinct.values()), bool(os.environ.get(QUIET))
-    with Progress(title, total, quiet=quiet) as progress:
+    with Progress(title, sum(distinct.values()), current.quiet) as progress:
         if backend is None:
             outcomes = execute(plans, store, progress)
         else:
             outcomes = execute_on_workers(configs, plans, store, progress, backend)
-    executed.extend(outcomes)
+    current.executed.extend(outcomes)
     return outcomes

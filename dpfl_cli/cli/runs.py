@@ -36,12 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         name: actions.add_parser(name, help=summary, description=summary)
         for name, (summary, _) in ACTIONS.items()
     }
-    parsers["import"].add_argument(
+    parsers.pop("import").add_argument(
         "files", type=Path, nargs="+", metavar="FILE", help="of export --archive"
     )
     for name, action in parsers.items():
-        if name == "import":
-            continue
         action.add_argument(
             "runs",
             nargs="*",
@@ -160,7 +158,7 @@ def _compare(store: RunStore, args: argparse.Namespace) -> None:
 
 
 def _table(store: RunStore, args: argparse.Namespace) -> None:
-    from dpfl_cli.cli.pivot import print_pivot
+    from dpfl_cli.cli.compare import print_pivot
 
     if records := _wanted(store, args, ROWS):
         print_pivot(records, args.rows, args.cols, args.metric, args.form)
@@ -295,7 +293,6 @@ def _prune(store: RunStore, args: argparse.Namespace) -> None:
                     print(f"{run_id}: in use by another process, kept")
                     continue
                 if args.unfinished:  # the result that a forced rerun was to replace stays
-                    store.recover(run_id)
                     shutil.rmtree(store.partial / run_id, ignore_errors=True)
                 else:
                     store.remove(run_id)

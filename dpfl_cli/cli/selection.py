@@ -83,7 +83,7 @@ def _runs_of(name: str) -> list[str]:
         return [name]
     try:
         runs = json.loads(path.read_text())["runs"]
-        return list(dict.fromkeys("" + run["id"] for run in runs))  # a TypeError where no text
+        return ["" + run["id"] for run in runs]  # a TypeError where no text
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path}: no artifact's {MANIFEST} ({error})") from error
 
@@ -114,12 +114,13 @@ def narrowed(
             )
         key, sign, wanted = found.groups()
         check("--where", key)
-        number = _number(wanted)
-        if sign[0] in "<>" and (number is None or math.isnan(number)):
-            raise ConfigError(f"--where {condition}: {wanted} is not a number")
-        values = [row[key] for _, row in rows if row.get(key) is not None]
-        if sign[0] in "<>" and values and all(_number(value) is None for value in values):
-            raise ConfigError(f"--where {condition}: {key} is no number; compare it by = or !=")
+        if sign[0] in "<>":
+            number = _number(wanted)
+            if number is None or math.isnan(number):
+                raise ConfigError(f"--where {condition}: {wanted} is not a number")
+            values = [row[key] for _, row in rows if row.get(key) is not None]
+            if values and all(_number(value) is None for value in values):
+                raise ConfigError(f"--where {condition}: {key} is no number; compare it by = or !=")
         rows = [(record, row) for record, row in rows if _meets(row.get(key), sign, wanted)]
     if sort is not None:
         key = sort.removeprefix("-")

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 
+from dpfl_cli.cli.columns import aligned
 from dpfl_cli.cli.varying import (
     CHOICES,
     cell_of,
@@ -37,26 +38,26 @@ def wide_console(stderr: bool = False) -> Console:
 
 
 def print_table(
-    columns: Iterable[str],
-    rows: Iterable[Sequence[str]],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
     title: str | None = None,
     stderr: bool = False,
 ) -> None:
     """Prints a table with lines around its cells, the longest of which are wrapped at words; where
     the console is too narrow for that, every row as many lines as it takes. Nothing is cut.
     """
-    console, cells = wide_console(stderr), [list(columns), *map(list, rows)]
+    console, cells = wide_console(stderr), [columns, *rows]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     longest = widths.index(max(widths))
     words = (cell_len(word) for row in cells for word in row[longest].split())
     needed = sum(widths) - widths[longest] + max(words, default=0) + 3 * len(widths) + 1
     if needed > console.width:
-        folded = _folded((zip(cells[0], row, strict=True) for row in cells[1:]), console.width)
+        folded = _folded((zip(columns, row, strict=True) for row in rows), console.width)
         console.out("\n".join([title, *folded] if title else folded))
         return
-    head = [Column(name, no_wrap=number != longest) for number, name in enumerate(cells[0])]
+    head = [Column(name, no_wrap=number != longest) for number, name in enumerate(columns)]
     table = Table(*head, title=title)
-    for row in cells[1:]:
+    for row in rows:
         table.add_row(*row)
     console.print(table)
 
@@ -84,12 +85,12 @@ def epsilon_number(value: float | None) -> str:
 
 def is_nominal(privacy: dict[str, Any]) -> bool:
     """Whether the target of a report is nominal: no theorem says that the noise meets it."""
-    return str(privacy.get("calibration", "")).endswith(NOMINAL_SIGN)
+    return privacy.get("calibration", "").endswith(NOMINAL_SIGN)
 
 
 def is_claimed(privacy: dict[str, Any]) -> bool:
     """Whether the epsilon of a report is as a paper claims it, and not proved."""
-    return privacy["epsilon"] is not None and str(privacy.get("guarantee", "")).startswith(CLAIMED)
+    return privacy["epsilon"] is not None and privacy["guarantee"].startswith(CLAIMED)
 
 
 def epsilon_remark(privacy: dict[str, Any]) -> str:
@@ -106,7 +107,7 @@ def epsilon_remark(privacy: dict[str, Any]) -> str:
         f"(target {target or 0:g})": missed and not nominal,
         "(vacuous)": privacy["vacuous"],
         "(claimed)": is_claimed(privacy),
-        "(delta >= 1/n)": LARGE_DELTA in str(privacy.get("guarantee", "")),
+        "(delta >= 1/n)": LARGE_DELTA in privacy["guarantee"],
     }
     return " ".join(mark for mark, holds in marks.items() if holds)
 
@@ -144,8 +145,10 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
     common = {name: rows[0][name] for name in COMMON if len({row[name] for row in rows}) == 1}
     for table in (rows, averages if means else []):
         shown = [{name: row[name] for name in row if name not in common} for row in table]
-        lines = _lines(shown)
-        if max(map(len, lines), default=0) > console.width:
+        # not by rich, which takes 20 s for a table of 5,000 runs
+        cells = [*map(list, shown[:1]), *(list(row.values()) for row in shown)]
+        lines = [*aligned(cells), ""]
+        if max(map(len, lines)) > console.width:
             lines = _folded((row.items() for row in shown), console.width)
         console.out("\n".join(lines))
     reports = [record.result["privacy"] for record in records]
@@ -168,10 +171,10 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
     last = [result["metrics"].get("last", {}) for result in results]
     metrics = [name for name in SHOWN if any(name in values for values in last)][:METRICS]
     settings = [settings_of(record.config) for record in records]
-    swept = {key: column for key, column in varying(settings).items() if key not in CHOICES}
-    names = short_names(list(swept), ["run", *COMMON, "epsilon", *metrics])
+    swept = [key for key in varying(settings) if key not in CHOICES]
+    names = short_names(swept, ["run", *COMMON, "epsilon", *metrics])
     rows: list[TextRow] = []
-    for number, (chosen, result) in enumerate(zip(settings, results, strict=True)):
+    for chosen, result, values in zip(settings, results, last, strict=True):
         standin = " (stand-in)" if result["data"]["source"] == "standin" else ""
         rows.append(
             {
@@ -179,9 +182,9 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
                 "algorithm": chosen["algorithm"],
                 "dp": chosen["dp"],
                 "dataset": chosen["dataset"] + standin,
-                **{names[key]: cell_of(column[number]) for key, column in swept.items()},
+                **{name: cell_of(chosen.get(key)) for key, name in names.items()},
                 "seed": str(result["seed"]),
-                **{name: _metric(last[number], name) for name in metrics},
+                **{name: _metric(values, name) for name in metrics},
                 "epsilon": epsilon_text(result["privacy"]),
                 "delta": f"{result['privacy']['delta']:g}",
                 "status": result["status"],
@@ -198,18 +201,10 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
         }
         known = sorted(done or group, key=lambda one: results[one]["privacy"]["epsilon"] or 0.0)
         ends = dict.fromkeys(rows[one]["epsilon"] for one in (known[0], known[-1]))
-        mean = {
-            **rows[group[0]],
-            **averages,
-            "epsilon": " to ".join(ends),
-            "seeds": str(len(group)),
-        }
+        mean = rows[group[0]] | averages
+        mean |= {"epsilon": " to ".join(ends), "seeds": str(len(group))}
         means.append({name: mean[name] for name in mean if name not in ("run", "seed", "status")})
     return rows, means if len(means) < len(rows) else []
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
 
 
 def _metric(last: Mapping[str, float | None], name: str) -> str:
@@ -217,7 +212,7 @@ def _metric(last: Mapping[str, float | None], name: str) -> str:
     if name not in last:
         return ""
     value = last[name]
-    return "not finite" if value is None else _number(value)
+    return "not finite" if value is None else f"{value:.4g}"
 
 
 def mean_text(values: Sequence[float], runs: int) -> str:
@@ -226,19 +221,10 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     >>> mean_text([1.0, 2.0], 2), mean_text([1.0], 2)
     ('1.5 ± 0.71', '1 (1 of 2 runs)')
     """
-    text = _number(statistics.fmean(values)) if values else "none"
+    text = f"{statistics.fmean(values):.4g}" if values else "none"
     if len(values) > 1:
         text += f" ± {statistics.stdev(values):.2g}"
     return text if len(values) == runs else f"{text} ({len(values)} of {runs} runs)"
-
-
-def _lines(rows: Sequence[TextRow]) -> list[str]:
-    """Rows as lines of text, below their header: rich takes 20 s for a table of 5,000 runs."""
-    if not rows:
-        return []
-    table = [dict(zip(rows[0], rows[0], strict=True)), *rows]
-    widths = {name: max(len(row[name]) for row in table) for name in rows[0]}
-    return ["  ".join(row[name].ljust(widths[name]) for name in widths) for row in table] + [""]
 
 
 def _caption(reports: Sequence[dict[str, Any]]) -> str:
@@ -246,11 +232,14 @@ def _caption(reports: Sequence[dict[str, Any]]) -> str:
     private = [report for report in reports if report["trust"] != "none"]
     if not private:
         return "no privacy"
-    forms = ("per {unit}", "{relation}", "{trust} trust", "{accountant} accountant")
-    parts = [
-        "/".join(sorted({form.format(**report) for report in private}))
-        for form in (*forms, "{releases} releases")
-    ]
+    forms = (
+        "per {unit}",
+        "{relation}",
+        "{trust} trust",
+        "{accountant} accountant",
+        "{releases} releases",
+    )
+    parts = ["/".join(sorted({form.format(**report) for report in private})) for form in forms]
     return f"epsilon: {', '.join(parts)}; tuning not included"
 
 

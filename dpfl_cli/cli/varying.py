@@ -4,6 +4,7 @@ alone.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import yaml
@@ -19,11 +20,11 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What was chosen in a run, but for the seed: CHOICES by the names of their presets, then the
     dotted keys of its config. Runs with equal settings are repetitions of one another.
     """
-    values = flat(config)
-    if values.get("dp.epsilon") is not None:
-        values = {key: value for key, value in values.items() if key not in calibrated()}
+    left_out = {"seed"}
+    if config["dp"].get("epsilon") is not None:
+        left_out |= calibrated()
     names = {group: preset_name(group, config[group]) for group in CHOICES}
-    return {**names, **{key: value for key, value in values.items() if key != "seed"}}
+    return names | {key: value for key, value in flat(config).items() if key not in left_out}
 
 
 @cache
@@ -45,32 +46,32 @@ def preset_name(group: str, chosen: Mapping[str, Any]) -> str:
     'fedgd'
     """
     name = str(chosen["name"])
-    for option, values in _presets(group).get(name, {}).items():
+    for option, values in _presets(group, name).items():
         if all(chosen.get(key) == value for key, value in values.items()):
             return option
     return name
 
 
 @cache
-def _presets(group: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """Component -> preset -> the values in which it differs from the component's namesake."""
+def _presets(group: str, component: str) -> dict[str, dict[str, Any]]:
+    """The presets of a component, each with the values in which it differs from its namesake."""
     files = {
         path.stem: {
             key.removeprefix(f"{group}."): yaml.safe_load(value)
             for key, value, _ in documented(path)
         }
         for path in option_files(group)
+        if component_names(group)[path.stem] == component
     }
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for option, name in component_names(group).items():
-        own = files.get(name, {})
-        if option != name:
-            found.setdefault(name, {})[option] = {
-                key: value
-                for key, value in files[option].items()
-                if key in own and value != own[key] and "${" not in str(value)
-            }
-    return found
+    own = files.pop(component, {})
+    return {
+        preset: {
+            key: value
+            for key, value in values.items()
+            if key in own and value != own[key] and "${" not in str(value)
+        }
+        for preset, values in files.items()
+    }
 
 
 def repetitions(settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
@@ -81,30 +82,34 @@ def repetitions(settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return list(groups.values())
 
 
-def varying(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The keys in which runs differ, and each run's value. CHOICES come first, and what only
-    follows from a choice (the parameters of another algorithm, say) is left out, unless it is a
-    number that all runs have.
+def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys in which runs differ. CHOICES come first, and what only follows from a choice (the
+    parameters of another algorithm, say) is left out, unless it is a number that all runs have.
     """
-    keys = dict.fromkeys(key for one in settings for key in one)
-    all_columns = {key: [one.get(key) for one in settings] for key in keys}
-    columns = {key: one for key, one in all_columns.items() if one != one[:1] * len(one)}
 
-    def parts(names: Sequence[str]) -> int:
-        return len(set(zip(*(map(str, columns[name]) for name in names), strict=True))) or 1
+    def kinds(keys: Sequence[str]) -> int:
+        """How many kinds of runs these keys tell apart."""
+        return len({tuple([str(one.get(key)) for key in keys]) for one in settings})
 
     def stage(key: str) -> int:
         """Choices, names of components, values, what is shown only where nothing else differs."""
         return 0 if key in CHOICES else 1 if key.endswith(".name") else 2 + key.endswith(QUIET)
 
-    chosen: list[str] = [key for key in CHOICES if key in columns]
-    for number in (1, 2, 3):
-        before = list(chosen)
-        for key, column in columns.items():
-            are_numbers = number == 2 and all(isinstance(value, int | float) for value in column)
-            if stage(key) == number and (are_numbers or parts([*before, key]) > parts(before)):
-                chosen.append(key)
-    return {key: columns[key] for key in chosen}
+    def are_numbers(key: str) -> bool:
+        return all(isinstance(one.get(key), int | float) for one in settings)
+
+    known = dict.fromkeys(key for one in settings for key in one)
+    varied = [key for key in known if kinds([key]) > 1]
+    chosen: list[str] = []
+    for number, keys in groupby(sorted(varied, key=stage), stage):
+        chosen += [
+            key
+            for key in keys
+            if number == 0
+            or (number == 2 and are_numbers(key))
+            or kinds([*chosen, key]) > kinds(chosen)
+        ]
+    return chosen
 
 
 def short_names(keys: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str]:

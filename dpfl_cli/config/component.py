@@ -101,8 +101,7 @@ class Component:
 
 
 _registry: dict[str, dict[str, Component]] = {group: {} for group in GROUPS}
-_origin = "dpfl"
-_origin_revision = ""
+_origin = "dpfl", ""  # of what is registered now, and the content hash of a plugin
 
 T = TypeVar("T")
 
@@ -120,20 +119,22 @@ def component(
     def register(target: type[T]) -> type[T]:
         if group not in _registry:
             raise ConfigError(f"component {name}: no group '{group}'; {nearest(group, GROUPS)}")
+        origin, content = _origin
         known = _registry[group].get(name)
-        if known is not None and known.origin != _origin:
+        if known is not None and known.origin != origin:
             raise ConfigError(
-                f"{group}={name} from {_origin}: the name is taken by {known.origin}; "
+                f"{group}={name} from {origin}: the name is taken by {known.origin}; "
                 "choose another name"
             )
         lacking = [part for part in PARTS.get(group, ()) if not hasattr(target, part)]
         if lacking := [*lacking, *sorted(getattr(target, "__abstractmethods__", ()))]:
             raise ConfigError(
-                f"{group}={name} from {_origin}: class {target.__name__} lacks "
+                f"{group}={name} from {origin}: class {target.__name__} lacks "
                 f"{', '.join(lacking)}; `dpfl new` writes an example of what is needed"
             )
-        tagged: int | str = f"{revision}+{_origin_revision}" if _origin_revision else revision
-        _registry[group][name] = Component(group, name, tagged, settings, target, _origin)
+        _registry[group][name] = Component(
+            group, name, f"{revision}+{content}" if content else revision, settings, target, origin
+        )
         return target
 
     return register
@@ -142,13 +143,12 @@ def component(
 @contextmanager
 def registering_from(origin: str, revision: str) -> Iterator[None]:
     """Components registered inside belong to a plugin, whose content hash joins their revisions."""
-    global _origin, _origin_revision
-    before = (_origin, _origin_revision)
-    _origin, _origin_revision = origin, revision
+    global _origin
+    before, _origin = _origin, (origin, revision)
     try:
         yield
     finally:
-        _origin, _origin_revision = before
+        _origin = before
 
 
 def components(group: str) -> dict[str, Component]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache, lru_cache
-from itertools import compress, islice
+from itertools import islice
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -28,7 +28,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError
 
 from dpfl_cli.config.component import GROUPS
-from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
 
 VERSION_BASE = "1.3"
@@ -163,20 +163,23 @@ def _with_values(words: Sequence[str], merged: Callable[..., DictConfig]) -> Dic
     Args:
       merged: Hydra's own config of overrides, kept for the next ones with the same choices.
     """
-    overrides = [_parsed(word) for word in words]
-    choices = [_is_group(override.key_or_group) for override in overrides]
-    if all(group or _is_plain(one) for group, one in zip(choices, overrides, strict=True)):
-        config = deepcopy(merged(*compress(words, choices)))
-        for override, group in zip(overrides, choices, strict=True):
-            if not group:
-                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
-        return config
-    return merged(*words)
+    values = [_parsed(word) for word in words if not _chooses(word)]
+    if not all(map(_is_plain, values)):
+        return merged(*words)
+    config = deepcopy(merged(*filter(_chooses, words)))
+    for override in values:
+        OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+    return config
 
 
 @lru_cache(maxsize=MOST_KEPT)
 def _parsed(word: str) -> Override:
     return OverridesParser.create().parse_overrides([word])[0]
+
+
+def _chooses(word: str) -> bool:
+    """Whether it chooses an option of a group, or a preset."""
+    return _is_group(_parsed(word).key_or_group)
 
 
 @cache
@@ -213,8 +216,12 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def explained(error: Exception) -> DpflError:
+def explained(error: Exception) -> ConfigError:
     """A Hydra or OmegaConf error as one line with the nearest right name."""
+    return ConfigError(_said(error))
+
+
+def _said(error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
         if error.options:
@@ -223,38 +230,32 @@ def explained(error: Exception) -> DpflError:
                 hint += " (one of your own needs --plugin FILE, in Python plugins=[FILE])"
             if (group, option) == ("hydra/sweeper", "optuna"):
                 hint = "Optuna's sweeper is not installed; pip install 'dpfl[optuna]'"
-            return ConfigError(f"{group}={option}: {hint}")
+            return f"{group}={option}: {hint}"
         shows = "dpfl run --help" if group.startswith("experiment") else "dpfl list"
-        return ConfigError(
-            f"{error.missing_cfg_file}: no such config; `{shows}` shows what there is"
-        )
+        return f"{error.missing_cfg_file}: no such config; `{shows}` shows what there is"
     if isinstance(error, OverrideParseException):
         words = str(error.override)
         if words.endswith(".py"):
-            return ConfigError(f"{words}: not an override; write --plugin {words} for what it has")
-        return ConfigError(
-            f"{words}: not an override; write key=value (quote what the shell would change)"
-        )
+            return f"{words}: not an override; write --plugin {words} for what it has"
+        return f"{words}: not an override; write key=value (quote what the shell would change)"
     if isinstance(error, RecursionError):
-        return ConfigError("a config file holds itself (an anchor in its own value) or is too deep")
+        return "a config file holds itself (an anchor in its own value) or is too deep"
     if isinstance(error, UnicodeError):
-        return ConfigError(f"a config file is no text in UTF-8 ({error})")
+        return f"a config file is no text in UTF-8 ({error})"
     missing = error.__cause__ if isinstance(error, ConfigCompositionException) else error
     if isinstance(missing, ConfigKeyError | ConfigAttributeError):
         names = [str(name) for name in missing.parent_node if name not in ("hydra", "hints")]
         hint = nearest(str(missing.key), names) if names else "nothing is below a value"
-        return ConfigError(f"{missing.full_key}: unknown option; {hint}")
+        return f"{missing.full_key}: unknown option; {hint}"
     message = " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).strip()
     first = (message.splitlines() or [type(error).__name__])[0]
     if "--multirun" in message:
         # "range(3) requires --multirun", or "Ambiguous value for argument 'seed=1,2'"
         word = re.search(r"argument '([^']*)'", message)
         found = word[1] if word else first.split(" requires")[0]
-        return ConfigError(f"{found}: several values make a grid; add -m")
+        return f"{found}: several values make a grid; add -m"
     if added := re.search(r"To append to your default list use \+(\S+)", message):
-        return ConfigError(f"{added[1]}: no option is chosen there yet; write +{added[1]}")
+        return f"{added[1]}: no option is chosen there yet; write +{added[1]}"
     if "does not support sweep type" in message:
-        return ConfigError(
-            "-m: interval() is for a search; add hydra/sweeper=optuna, or list values, as 1,2,3"
-        )
-    return ConfigError(f"{first}; `dpfl run --cfg job` shows the config")
+        return "-m: interval() is for a search; add hydra/sweeper=optuna, or list values, as 1,2,3"
+    return f"{first}; `dpfl run --cfg job` shows the config"

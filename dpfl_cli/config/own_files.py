@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import re
 import sys
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -51,7 +52,7 @@ def check_configs_below(folder: Path) -> None:
     for path in chain(*(sorted(folder.glob(depth)) for depth in ("*.yaml", "*/*.yaml"))):
         try:
             text = path.read_bytes()
-            if values_of(yaml.compose(text, yaml.SafeLoader), {}) > MOST_VALUES:
+            if values_of(yaml.compose(text, yaml.SafeLoader)) > MOST_VALUES:
                 raise ValueError(f"more than {MOST_VALUES} values, with what aliases repeat")
             str(yaml.safe_load(text))  # a number may be as long in hexadecimal digits
         except ValueError as error:
@@ -60,13 +61,12 @@ def check_configs_below(folder: Path) -> None:
             continue
 
 
-def values_of(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """How many values a node stands for; `known` says so of nodes that were looked at."""
-    if id(node) not in known:
-        inside = chain(*node.value) if isinstance(node, yaml.MappingNode) else ()
-        inside = node.value if isinstance(node, yaml.SequenceNode) else inside
-        known[id(node)] = 1 + sum(values_of(one, known) for one in inside)
-    return known[id(node)]
+@cache  # of a node that aliases repeat too
+def values_of(node: yaml.Node | None) -> int:
+    """How many values a node stands for."""
+    inside = chain(*node.value) if isinstance(node, yaml.MappingNode) else ()
+    inside = node.value if isinstance(node, yaml.SequenceNode) else inside
+    return 1 + sum(map(values_of, inside))
 
 
 def content_of(path: str) -> str:

@@ -12,12 +12,10 @@ no antialiasing) before the pixels are normalised.
 """
 
 import io
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.errors import ConfigError, DataError, nearest
 from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.loading import warn_once
 from dpfl_cli.data.networks import (
@@ -64,21 +62,20 @@ class Backbone:
 
     Attributes:
       revision: raised whenever its code changes the features.
-      weights: where they come from: the catalogue, a file of the user's, or nowhere.
-      fitted: whether `build` looks at public images.
-      width: of the features, from the images' shape.
+      width: of the features; None: as many as an image has pixels.
       build: (weights, public images [n, C, H, W] where `fitted`) -> [B, C, H, W] -> [B, width].
+      weights: where they come from: the catalogue, a file of the user's, or nowhere.
+      fitted: whether it is a stand-in, which is fitted on public images.
       components: principal components that are taken unless others are asked for; None: the
         features as they are.
     """
 
     name: str
     revision: int
-    source: Literal["real", "standin"]
-    weights: Literal["catalogue", "path"] | None
-    fitted: bool
-    width: Callable[[Sequence[int]], int]
+    width: int | None
     build: Build
+    weights: Literal["catalogue", "path"] | None = None
+    fitted: bool = False
     components: int | None = None
 
 
@@ -94,10 +91,10 @@ def read_weights(path: Path) -> Weights:
     Raises:
       DataError: the file cannot be read, or holds something else.
     """
+    content = io.BytesIO(read_uncompressed(path))
     try:
-        content = io.BytesIO(read_uncompressed(path))
         values: Any = torch.load(content, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # there is no list of what reading a damaged one raises
         raise DataError(
             f"{path}: damaged, or not only tensors; give a state dict written by torch.save"
         ) from error
@@ -188,12 +185,6 @@ def _pixels(weights: Weights, public: Tensor) -> Extractor:
     return lambda images: images.flatten(1)
 
 
-def _real(
-    name: str, width: int, build: Build, weights: Literal["catalogue", "path"] = "path"
-) -> Backbone:
-    return Backbone(name, 2, "real", weights, False, lambda shape: width, build)
-
-
 LITE0 = _network(efficientnet_lite0, "EfficientNet-Lite0", SIDE, [PIXEL_MEAN] * 3, [PIXEL_STD] * 3)
 RESNET50 = _network(
     lambda: _torchvision().resnet50(weights=None), "torchvision's resnet50", 224, *IMAGENET
@@ -202,11 +193,11 @@ RESNET44 = _network(resnet44, "cifar100_resnet44", 32, *CIFAR100)
 BACKBONES: dict[str, Backbone] = {
     one.name: one
     for one in (
-        _real(EFFICIENTNET, WIDTH, LITE0, "catalogue"),
-        _real("resnet50_imagenet", 2048, RESNET50),
-        _real("resnet44_cifar100", 64, RESNET44),
-        Backbone("rcf", 2, "standin", None, True, lambda shape: 4 * FILTERS, _rcf),
-        Backbone("pca", 1, "standin", None, False, prod, _pixels, components=64),
+        Backbone(EFFICIENTNET, 2, WIDTH, LITE0, "catalogue"),
+        Backbone("resnet50_imagenet", 2, 2048, RESNET50, "path"),
+        Backbone("resnet44_cifar100", 2, 64, RESNET44, "path"),
+        Backbone("rcf", 2, 4 * FILTERS, _rcf, fitted=True),
+        Backbone("pca", 1, None, _pixels, fitted=True, components=64),
     )
 }
 
@@ -257,7 +248,8 @@ def backbone_of(name: str, chosen: str, given: str | None) -> tuple[Backbone, Pa
     EfficientNet-Lite0's are nowhere, and says so.
 
     Raises:
-      ConfigError: weights or packages that are needed and not given, or not needed and given.
+      ConfigError: no such backbone; weights or packages that are needed and not given, or not
+        needed and given.
       DataError: weights that are absent or damaged.
     """
     asked = chosen
@@ -270,6 +262,9 @@ def backbone_of(name: str, chosen: str, given: str | None) -> tuple[Backbone, Pa
                 f"results say source=standin (to have them: dpfl data fetch {EFFICIENTNET})"
             )
             chosen = STANDIN
+    if chosen not in BACKBONES:
+        known = nearest(chosen, ["auto", *BACKBONES])
+        raise ConfigError(f"dataset.backbone={chosen}: no such backbone; {known}")
     backbone = BACKBONES[chosen]
     if given is not None and backbone.weights != "path":
         needing = " or ".join(one.name for one in BACKBONES.values() if one.weights == "path")
@@ -281,7 +276,7 @@ def backbone_of(name: str, chosen: str, given: str | None) -> tuple[Backbone, Pa
     if backbone.build is RESNET50:
         _torchvision()
     if backbone.weights == "catalogue":
-        file = next(iter(locate(chosen).values()))
+        (file,) = locate(chosen).values()
     elif backbone.weights == "path" and file is None:
         raise ConfigError(
             f"dataset.weights=null: dataset.backbone={chosen} needs the file of its weights; write "

@@ -10,10 +10,8 @@ it nearly the class; it is kept, as is usual.
 What is drawn (the records held out) is drawn from `data_seed`, not from the run's seed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -29,13 +27,9 @@ from dpfl_cli.data.sources import content_sha256, locate
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 
-if TYPE_CHECKING:
-    import pandas as pd  # slow: imported where the file is read
-
 HELD_OUT = 0.2
 # Columns in the order of the file; a column of words has them in the order of their inputs.
 COLUMNS: dict[str, list[str] | None] = facts("bank")
-TARGET = "y"
 LEAKAGE = (
     "bank.csv, whose records are among those of bank-full.csv: test records are training records "
     "(leakage)"
@@ -60,24 +54,21 @@ class BankSettings(Settings):
     test_path: OwnPath = None
 
 
-def read_bank(path: Path) -> pd.DataFrame:
-    """The N records of a file, plain or compressed: columns in the order of `COLUMNS`, numbers as
-    written and words as their places, then `y`, 1 for yes.
+def read_bank(path: Path) -> np.ndarray:
+    """[N, 17] float64, the records of a file, plain or compressed: columns in the order of
+    `COLUMNS`, numbers as written and words as their places, then `y`, 1 for yes.
 
     Raises:
       DataError: absent, unreadable, or not of the format; names the file, and record and column
         where there are any.
     """
-    import pandas as pd
-
-    words_of = {**COLUMNS, TARGET: ["no", "yes"]}
+    words_of = {**COLUMNS, "y": ["no", "yes"]}
     table = read_table(path, list(words_of))
-    return pd.DataFrame(
-        {
-            name: table.numbers(name) if words is None else table.places(name, words)
-            for name, words in words_of.items()
-        }
-    )
+    columns = [
+        table.numbers(name) if words is None else table.places(name, words)
+        for name, words in words_of.items()
+    ]
+    return np.column_stack(columns)
 
 
 @component("dataset", "bank", revision=1, settings=BankSettings)
@@ -102,30 +93,27 @@ class Bank(Kept):
         """Features [N, 51] (ordinal: [N, 16]) float64 and classes [N] int64, in the order of the
         files.
         """
-        import pandas as pd
-
         paths = _files(settings)
         files = {part: read_bank(path) for part, path in paths.items()}
         if "test" in files:  # no checksum of the sample is published: so much is known of it
-            known, sample = map(pd.MultiIndex.from_frame, files.values())
-            if not sample.isin(known).all():
+            known, sample = (set(map(tuple, file.tolist())) for file in files.values())
+            if not sample <= known:
                 raise DataError(
                     f"{paths['test']}: has records that are none of {paths['train']}; it is no "
                     "part of that"
                 )
-        columns = {part: file[list(COLUMNS)].to_numpy(np.float64) for part, file in files.items()}
         size = len(files["train"])
         count = int(HELD_OUT * size) if settings.test == "holdout20" else 0
         mixed = stream_generator(settings.data_seed, "data").permutation(size)
         held, rest = np.split(mixed, [count])
         rows = np.sort(rest[: used("bank", "train_records", settings.train_records, len(rest))])
-        train = np.ascontiguousarray(columns["train"][rows])
+        train = files["train"][rows, :-1]
         means, deviations = train.mean(axis=0), train.std(axis=0)
         deviations[deviations == 0] = 1.0
 
         def made(part: str, rows: np.ndarray) -> Records:
-            some, targets = columns[part][rows], files[part][TARGET].to_numpy()[rows]
-            scaled = np.ascontiguousarray((some - means) / deviations)
+            some, targets = files[part][rows, :-1], files[part][rows, -1].astype(np.int64)
+            scaled = (some - means) / deviations
             if settings.categorical == "ordinal":
                 return Records(scaled, targets)
             parts = [

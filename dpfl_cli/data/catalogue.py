@@ -5,7 +5,6 @@ checksums, and where they can be had.
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 from urllib.parse import urlsplit
 
 from dpfl_cli.config.errors import DataError, nearest
@@ -74,18 +73,11 @@ class FolderEntry:
     DPFL_DATA or the cache.
     """
 
-    name: str
     what: str
     licence: str
     citation: str
     layout: str  # what the folder holds, in words
     standin: str  # the data set that can be used in its place
-
-
-def _source(said: dict[str, Any]) -> Source:
-    """A source as the catalogue writes it: its kind and place first."""
-    (kind, place), *options = said.items()
-    return Source(kind, place, **dict(options))
 
 
 _TEXT = tomllib.loads(files("dpfl_cli.data").joinpath("catalogue.toml").read_text("utf-8"))
@@ -95,12 +87,12 @@ CATALOGUE = {
         **said
         | {
             "files": tuple(SourceFile(*file) for file in said["files"]),
-            "sources": tuple(map(_source, said["sources"])),
+            "sources": tuple(Source(**source) for source in said["sources"]),
         },
     )
     for name, said in _TEXT["files"].items()
 }
-FOLDERS = {name: FolderEntry(name, **said) for name, said in _TEXT["folders"].items()}
+FOLDERS = {name: FolderEntry(**said) for name, said in _TEXT["folders"].items()}
 
 
 def catalogue_entry(name: str) -> DatasetEntry:

@@ -6,30 +6,24 @@ of them. Which column and value becomes which feature is a fact about the publis
 `derivations/*.json` states it.
 """
 
-from __future__ import annotations
-
 import base64
+import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:  # half a second, which a run does not wait for
-    import pandas as pd
 
 
 def adult_to_libsvm(content: bytes) -> bytes:
     """adult.data or adult.test as a9a or a9a.t."""
-    import pandas as pd
-
     lines = content.decode().splitlines()
     rows = [line.rstrip(".").split(", ") for line in lines if line and line[0] != "|"]
-    said, table = facts("adult"), pd.DataFrame(rows)
-    return _one_hot(table.iloc[:, :-1], table.iloc[:, -1], said)
+    *columns, labels = zip(*rows, strict=True)
+    return _one_hot(columns, labels, facts("adult"))
 
 
 def adult_to_a6a(content: bytes) -> bytes:
@@ -43,12 +37,10 @@ def adult_to_a6a(content: bytes) -> bytes:
 
 def mushroom_to_libsvm(content: bytes) -> bytes:
     """mushroom.csv as mushrooms."""
-    import pandas as pd
-
-    said = facts("mushroom")
-    table = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
-    columns = [column["column"] for column in said["columns"]]
-    return _one_hot(table[columns], table[said["label_column"]], said)
+    names, *rows = filter(None, csv.reader(io.StringIO(content.decode())))
+    said, columns = facts("mushroom"), dict(zip(names, zip(*rows, strict=True), strict=True))
+    used = [columns[one["column"]] for one in said["columns"]]
+    return _one_hot(used, columns[said["label_column"]], said)
 
 
 def picture_to_cifar(picture: bytes, labels: bytes, first: int = 0) -> bytes:
@@ -93,24 +85,22 @@ def facts(name: str) -> Any:
     return json.loads(files("dpfl_cli.data").joinpath("derivations", f"{name}.json").read_text())
 
 
-def _one_hot(cells: pd.DataFrame, labels: pd.Series, said: Any) -> bytes:
+def _one_hot(columns: Iterable[Iterable[str]], labels: Iterable[str], said: Any) -> bytes:
     """Rows in LIBSVM's format: a feature for each value of a column, or for each interval
     (bounds[k - 1], bounds[k]]; none for another value.
     """
-    import pandas as pd
-
-    first, columns = 1, []
-    for (_, column), one in zip(cells.items(), said["columns"], strict=True):
+    first, features = 1, []
+    for column, one in zip(columns, said["columns"], strict=True):
         if "bounds" in one:
-            places = np.searchsorted(one["bounds"], column.astype(int))
-            size = len(one["bounds"]) + 1
+            places = first + np.searchsorted(one["bounds"], list(map(int, column)))
+            features.append(places.tolist())
+            first += len(one["bounds"]) + 1
         else:
-            places = pd.Index(list(one["values"])).get_indexer(pd.Index(column))
-            size = len(one["values"])
-        columns.append(np.where(places < 0, 0, first + places))
-        first += size
-    rows = zip(labels, np.column_stack(columns).tolist(), strict=True)
+            known = {value: first + place for place, value in enumerate(one["values"])}
+            features.append([known.get(cell, 0) for cell in column])
+            first += len(known)
+    rows = zip(labels, *features, strict=True)
     return "".join(
         f"{said['label'][label]} " + "".join(f"{index}:1 " for index in row if index) + "\n"
-        for label, row in rows
+        for label, *row in rows
     ).encode()

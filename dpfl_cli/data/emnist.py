@@ -20,8 +20,8 @@ import numpy as np
 from pydantic import Field
 
 from dpfl_cli.config.component import component
-from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.loading import HeldOut, UsedSettings, ranks, warn_once
+from dpfl_cli.config.errors import DataError
+from dpfl_cli.data.loading import HeldOut, UsedSettings, fraction_of, ranks, warn_once
 from dpfl_cli.data.mnist import SIDE, FashionMnist, Mnist, Origin, Part, Pictures
 from dpfl_cli.data.sources import content_sha256, locate, status
 from dpfl_cli.data.threads import slices
@@ -185,13 +185,9 @@ class EmnistBalanced(Emnist):
             return super().split(settings, pictures)
         labels = pictures.labels("train")
         counts = np.bincount(labels)
+        fraction_of(settings.test_fraction, counts.max(), "the images of any class")
         kept = counts - (settings.test_fraction * counts).astype(np.int64)
         held = ranks(labels) >= kept[labels]
-        if not held.any():
-            raise ConfigError(
-                f"dataset.test_fraction={settings.test_fraction:g}: holds out no record of any "
-                "class; write more, or 0 for none"
-            )
         return np.flatnonzero(~held), "train", np.flatnonzero(held)
 
     @staticmethod

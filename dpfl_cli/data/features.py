@@ -13,19 +13,19 @@ and only of blocks with records that are asked for.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import NonNegativeInt, field_validator
+from pydantic import NonNegativeInt
 
 import dpfl_cli.data.emnist
 import dpfl_cli.data.mnist  # noqa: F401
 from dpfl_cli.config.component import Count, Settings, component, lookup
-from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.data.backbones import (
-    BACKBONES,
     BATCH,
     Extractor,
     as_images,
@@ -65,13 +65,6 @@ class FeatureSettings(Settings):
     fit_records: NonNegativeInt = 1000
     train_records: Count | None = None
     test_records: Count | None = None
-
-    @field_validator("backbone")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name != "auto" and name not in BACKBONES:
-            raise ValueError(f"no such backbone; {nearest(name, ['auto', *BACKBONES])}")
-        return name
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -136,7 +129,7 @@ class Resolved:
     @property
     def width(self) -> int:
         """Values of a record, before principal components are taken."""
-        return self.backbone.width(self.base_info.feature_shape)
+        return self.backbone.width or prod(self.base_info.feature_shape)
 
     @cached_property
     def folder(self) -> Path:
@@ -226,7 +219,7 @@ class FeatureDataset(Kept):
         base, backbone = found.base_info, found.backbone
         info = DatasetInfo(
             name=cls.name,
-            source="standin" if "standin" in (backbone.source, base.source) else "real",
+            source="standin" if backbone.fitted else base.source,
             sha256=base.sha256,
             feature_shape=(found.components or found.width,),
             classes=base.classes,

@@ -11,28 +11,43 @@ metadata_tiny.csv (Patient ID, Manufacturer, Split), if it lies there too, says 
 for testing; without it a fraction of each hospital's is drawn. Volumes of another shape are resized
 by averaging over areas, a mask is then where the average is at least 1/2 (FLamby cuts it down to
 whole numbers). Each volume is scaled to mean 0 and std 1; histogram standardisation is not offered.
+
+`ixi_synth` stands in: results say source=standin, and numbers on it are none on the real data.
 """
 
 import re
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 
-from dpfl_cli.config.component import Seed, Settings, Share, component
-from dpfl_cli.config.errors import DataError
+from dpfl_cli.config.component import Count, Seed, Settings, Share, component
+from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import FolderDataset, NamedArrays, decoded, files_below
-from dpfl_cli.data.loading import held_out, split_dataset
-from dpfl_cli.data.sources import DAMAGED, damage, read_uncompressed
+from dpfl_cli.data.loading import (
+    FolderDataset,
+    Kept,
+    NamedArrays,
+    Pairs,
+    decoded,
+    drawn_later,
+    files_below,
+    held_out,
+    some_at_once,
+    split_dataset,
+)
+from dpfl_cli.data.sources import read_uncompressed
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 
 HOSPITALS = ("Guys", "HH", "IOP")
 SHAPE = (48, 60, 48)
+LABELS = {"labels": 2}  # a class for every voxel: there are none to deal records by
 SUBJECT = re.compile(r"(IXI(\d+)-([A-Za-z]+)-\d+)_(image|label)\.nii(\.gz)?")
 DECODER = 1  # raised when decoding changes
 
@@ -44,17 +59,6 @@ class FedIxiSettings(Settings):
 
     test_fraction: Share = 0.2
     data_seed: Seed = 0
-
-
-def volumes_info(
-    name: str, source: Any, sha256: str, shape: tuple[int, ...], records: int, clients: int
-) -> DatasetInfo:
-    """Of volumes with a class for every voxel: there are no classes to deal records by, but
-    `labels`.
-    """
-    return DatasetInfo(
-        name, source, sha256, (1, *shape), None, records, clients, {"labels": 2}, target_shape=shape
-    )
 
 
 def standardised(volumes: np.ndarray) -> np.ndarray:
@@ -83,18 +87,17 @@ class FedIxi(FolderDataset):
         paths = [path for pair in subjects.values() for path in pair] + tables
         files = {path.relative_to(folder).as_posix(): path for path in paths}
         sha256, arrays = decoded("fed_ixi", files, str(DECODER), lambda: _decode(subjects))
+        clients = len(HOSPITALS)
         hospital = np.array([HOSPITALS.index(name.split("-")[1]) for name in subjects])
         if tables:
             test = _published(tables[0], list(subjects))
         else:
-            draws = (stream_generator(settings.data_seed, "data", k) for k in range(len(HOSPITALS)))
+            draws = (stream_generator(settings.data_seed, "data", k) for k in range(clients))
             test = held_out(hospital, settings.test_fraction, draws)
-        return split_dataset(
-            volumes_info("fed_ixi", "real", sha256, SHAPE, len(subjects), len(HOSPITALS)),
-            Records(arrays["volumes"], arrays["masks"]),
-            hospital,
-            test,
+        info = DatasetInfo(
+            "fed_ixi", "real", sha256, (1, *SHAPE), None, len(subjects), clients, LABELS, SHAPE
         )
+        return split_dataset(info, Records(arrays["volumes"], arrays["masks"]), hospital, test)
 
 
 def _subjects(folder: Path) -> dict[str, tuple[Path, Path]]:
@@ -143,19 +146,12 @@ def read_nifti(path: Path) -> np.ndarray:
     """
     import nibabel
 
+    content = read_uncompressed(path)
     try:
-        image: Any = nibabel.nifti1.Nifti1Image.from_bytes(read_uncompressed(path))
+        image: Any = nibabel.nifti1.Nifti1Image.from_bytes(content)
         volume = image.get_fdata(dtype=np.float64)
-    except (
-        nibabel.filebasedimages.ImageFileError,
-        nibabel.spatialimages.HeaderDataError,
-        nibabel.wrapstruct.WrapStructError,
-        ValueError,
-        TypeError,
-    ) as error:
+    except Exception as error:  # nibabel's errors have no class of their own
         raise DataError(f"{path}: not a NIfTI-1 volume that can be read: {error}") from error
-    except DAMAGED as error:
-        raise DataError(f"{path}: {damage(error)}") from error
     if volume.ndim < 3 or volume.size != prod(volume.shape[:3]):
         raise DataError(f"{path}: shape {list(volume.shape)} is not that of one 3-D volume")
     if not np.isfinite(volume).all():
@@ -182,3 +178,93 @@ def _published(path: Path, subjects: list[str]) -> np.ndarray:
             raise DataError(f"{path}: says neither train nor test of subject {name}")
         found.append(split[number])
     return np.array(found)
+
+
+# --- what stands in -----------------------------------------------------------------------------
+
+Counts = Annotated[list[Count], Field(min_length=1)]
+GAIN, BIAS = (1.0, 1.25, 0.8), (0.0, 0.1, -0.1)  # of the three hospitals
+SLOPE, NOISE = (0.0, 0.2, -0.2), (0.05, 0.08, 0.12)
+
+
+class IxiSynthSettings(Settings):
+    """Settings of `ixi_synth`: voxels of a volume, and training and test volumes of each hospital
+    (three at most).
+    """
+
+    shape: Annotated[list[Annotated[int, Field(ge=8)]], Field(min_length=3, max_length=3)] = Field(
+        default=[48, 60, 48]
+    )
+    train_records: Counts = Field(default=[249, 145, 59])
+    test_records: Counts = Field(default=[62, 36, 15])
+    data_seed: Seed = 0
+
+
+@component("dataset", "ixi_synth", revision=1, settings=IxiSynthSettings)
+class IxiSynth(Kept):
+    """Stands in for Fed-IXI: an ellipsoid brain in a shell of skull, its mask, and hospitals with
+    other scanners.
+
+    Lengths are in voxels of a volume of 48 x 60 x 48, and scale with its first side. Brain:
+    semi-axes 14-18, 19-23, 14-18, centre within 2 of the middle along each axis, rotated by up to
+    10 degrees about each axis, intensity 1 and a Gaussian field of std .15 smoothed with sigma 4.
+    Skull: a shell of thickness 2 at a gap of 2, intensity .9-1.3. Hospital i scales by
+    (1, 1.25, .8), shifts by (0, .1, -.1), has a field that grows along the first axis from 1 - s to
+    1 + s, s = (0, .2, -.2), and noise of std (.05, .08, .12).
+    """
+
+    @staticmethod
+    def make(settings: IxiSynthSettings, content: None) -> Dataset:
+        """Volumes [N, 1, x, y, z] float32, each of mean 0 and std 1, and masks [N, x, y, z]
+        uint8.
+        """
+        train, test, shape = settings.train_records, settings.test_records, tuple(settings.shape)
+        if len(train) != len(test) or len(train) > len(GAIN):
+            raise ConfigError(
+                f"dataset.train_records={train} and dataset.test_records={test}: one number for "
+                f"each hospital, as many in both and {len(GAIN)} at most"
+            )
+
+        def draw() -> Iterator[Pairs]:
+            for hospital, (first, rest) in enumerate(zip(train, test, strict=True)):
+                generator = stream_generator(settings.data_seed, "data", hospital)
+                volumes, masks = _brains(hospital, first + rest, shape, generator)
+                yield (volumes[:first], masks[:first]), (volumes[first:], masks[first:])
+
+        info = DatasetInfo(
+            "ixi_synth", "standin", "", (1, *shape), None, sum(train), len(train), LABELS, shape
+        )
+        return drawn_later(info, train, test, draw)
+
+
+def _brains(
+    hospital: int, count: int, shape: tuple[int, ...], generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """volumes [N, 1, x, y, z] and masks [N, x, y, z] of one hospital."""
+    from scipy.ndimage import gaussian_filter
+    from scipy.spatial.transform import Rotation
+
+    scale = shape[0] / 48
+    axes = scale * generator.uniform((14, 19, 14), (18, 23, 18), (count, 3))
+    centres = (np.array(shape) - 1) / 2 + scale * generator.uniform(-2, 2, (count, 3))
+    turns = Rotation.from_euler("XYZ", generator.uniform(-10, 10, (count, 3)), True).as_matrix()
+    skulls = generator.uniform(0.9, 1.3, count)
+    grid = np.argwhere(np.ones(shape))  # [voxels, 3]
+    field = 1 + SLOPE[hospital] * np.linspace(-1, 1, shape[0])
+    volumes, masks = np.empty((count, *shape), np.float32), np.empty((count, *shape), np.uint8)
+    for some in some_at_once(count, 3 * len(grid)):
+        along = (grid - centres[some, None]) @ turns[some]  # [b, voxels, 3], axes of the ellipsoid
+        brain, inner, outer = (
+            np.square(along / (axes[some] + scale * wider)[:, None]).sum(axis=-1) < 1
+            for wider in (0, 2, 4)
+        )
+        brain, shell = brain.reshape(-1, *shape), (outer & ~inner).reshape(-1, *shape)
+        white = generator.standard_normal(brain.shape, np.float32)
+        smooth = gaussian_filter(white, (0, *(3 * [4 * scale])))
+        smooth *= 0.15 / smooth.std(axis=(1, 2, 3), keepdims=True)
+        clean = brain * (1 + smooth) + shell * skulls[some, None, None, None]
+        scanned = GAIN[hospital] * clean * field[:, None, None] + BIAS[hospital]
+        noise = generator.standard_normal(brain.shape, np.float32)
+        volumes[some] = scanned + NOISE[hospital] * noise
+        masks[some] = brain
+    return standardised(volumes)[:, None], masks

@@ -5,17 +5,15 @@ A file is {"users": [names], "num_samples": [numbers], "user_data": {name: {"x":
 make, or all_data/*.json; .gz and .bz2 are read too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.folders import files_below
+from dpfl_cli.data.loading import files_below
 from dpfl_cli.data.sources import read_uncompressed
 
 ENDINGS = (".json", ".json.gz", ".json.bz2")
@@ -28,7 +26,7 @@ class UserRecords(BaseModel):
     y: list[Any]
 
     @model_validator(mode="after")
-    def _of_one_length(self) -> UserRecords:
+    def _of_one_length(self) -> Self:
         if len(self.x) != len(self.y):
             raise ValueError("x and y are not of one length")
         return self
@@ -46,7 +44,7 @@ class LeafFile(BaseModel, Generic[Users]):
     user_data: dict[str, Users]
 
     @model_validator(mode="after")
-    def _of_the_same_users(self) -> LeafFile[Users]:
+    def _of_the_same_users(self) -> Self:
         if len(self.num_samples) != len(self.users) or sorted(self.users) != sorted(self.user_data):
             raise ValueError("users, num_samples and user_data are not of the same users")
         return self
@@ -60,18 +58,13 @@ def leaf_files(folder: Path, whole: bool = True) -> dict[str, Path]:
       whole: whether files without a split will do.
     """
     parts = {part: files_below(folder / part, ENDINGS) for part in ("train", "test")}
-    if not all(parts.values()):
-        if any(parts.values()) or not whole:
-            instead = ", or all_data/*.json in their place" if whole else ""
-            raise DataError(
-                f"{folder}: not both of train/*.json and test/*.json; put both there{instead}"
-            )
+    if whole and not any(parts.values()):
         parts = {"all": files_below(folder / "all_data", ENDINGS)}
-        if not parts["all"]:
-            raise DataError(
-                f"{folder}: no LEAF files: neither train/*.json and test/*.json, nor "
-                "all_data/*.json"
-            )
+    if not all(parts.values()):
+        instead = ", or all_data/*.json in their place" if whole else ""
+        raise DataError(
+            f"{folder}: not both of train/*.json and test/*.json; put both there{instead}"
+        )
     return {f"{part}/{name}": path for part, named in parts.items() for name, path in named.items()}
 
 

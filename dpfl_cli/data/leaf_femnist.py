@@ -7,6 +7,8 @@ records is kept. The records are dealt evenly at random to a few clients, whoeve
 writers are, whole (unequal, non-iid). Files without a split of their own are split by client.
 EMNIST's files by class are not taken in the place of LEAF's, and images are not scaled up to
 128x128.
+
+`femnist_synth` stands in: results say source=standin, and numbers on it are none on the real data.
 """
 
 from functools import partial
@@ -18,10 +20,21 @@ from annotated_types import Len
 from pydantic import Field
 
 from dpfl_cli.config.component import Count, Seed, Settings, Share, component
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.emnist import ORIGINS, characters, origin_sha256
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import FolderDataset, NamedArrays, decoded
 from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
-from dpfl_cli.data.loading import held_out, split_dataset
+from dpfl_cli.data.loading import (
+    FolderDataset,
+    Kept,
+    NamedArrays,
+    Pair,
+    decoded,
+    drawn_later,
+    held_out,
+    split_dataset,
+)
+from dpfl_cli.data.mnist import Part
 from dpfl_cli.data.streams import stream_generator
 
 CLASSES = 62
@@ -101,3 +114,60 @@ def _decode(files: dict[str, Path], settings: FemnistSettings) -> NamedArrays:
     columns = zip(("images", "labels", "writer", "test"), zip(*rows, strict=True), strict=True)
     arrays = {name: np.concatenate(column) for name, column in columns}
     return arrays | {"writers": np.array(len(writers))}
+
+
+# --- what stands in -----------------------------------------------------------------------------
+
+
+class FemnistSynthSettings(Settings):
+    """Clients, training and test records of each of them, and the seed that they are drawn from."""
+
+    clients: Count = 6
+    train_records: Count = 6129
+    test_records: Count = 684
+    data_seed: Seed = 0
+
+
+@component("dataset", "femnist_synth", revision=1, settings=FemnistSynthSettings)
+class FemnistSynth(Kept):
+    """Stands in for FEMNIST: 62 classes of 28x28 images made of MNIST and Fashion-MNIST; there are
+    no writers.
+
+    The classes are those of `characters`. No image is used twice; the test records are made of the
+    test images. Records are dealt evenly at random (iid).
+    """
+
+    sources = ORIGINS
+
+    @staticmethod
+    def content(settings: FemnistSynthSettings) -> str:
+        """The checksum of the files of MNIST and Fashion-MNIST."""
+        return origin_sha256(ORIGINS, "femnist_synth is made of it")
+
+    @staticmethod
+    def make(settings: FemnistSynthSettings, sha256: str) -> Dataset:
+        """Images [N, 28, 28] float32 in [0, 1] and labels [N] int64."""
+        clients, each = settings.clients, (settings.train_records, settings.test_records)
+
+        def drawn(part: Part, key: int) -> Pair:
+            generator = stream_generator(settings.data_seed, "data", key)
+            labels = generator.permutation(np.arange(clients * each[key]) % CLASSES)
+            images = characters(part, labels, partial(_another, part, generator))
+            return np.divide(images, np.float32(255), dtype=np.float32), labels
+
+        shape, records = (28, 28), clients * settings.train_records
+        info = DatasetInfo("femnist_synth", "standin", sha256, shape, CLASSES, records, clients)
+        return drawn_later(info, *each, lambda: [(drawn("train", 0), drawn("test", 1))])
+
+
+def _another(
+    part: Part, generator: np.random.Generator, source: int, here: np.ndarray, own: np.ndarray
+) -> np.ndarray:
+    """Another image for each place; a ConfigError where there are not so many."""
+    if len(here) > len(own):
+        raise ConfigError(
+            f"dataset.{part}_records: femnist_synth needs {len(here)} images of class "
+            f"{source % 10} of {ORIGINS[source // 10]}, which has {len(own)}; write less, or fewer "
+            "dataset.clients"
+        )
+    return generator.permutation(own)[: len(here)]

@@ -10,22 +10,32 @@ preprocessing, where x is a comment's plain list of sequences without an object 
 Tokens become numbers: <PAD> 0, <UNK> 1, then the most frequent other tokens of x in all training
 files, ties in the order of the tokens. LEAF's build_vocab numbers the others by rank + 1, which is
 the same as long as <PAD> is the most frequent token.
+
+`reddit_synth` stands in: results say source=standin, and numbers on it are none on the real data.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Self
 
 import numpy as np
 from annotated_types import Len
+from numpy.random import Generator
 from pydantic import BaseModel, Field, model_validator
 
 from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import FolderDataset, NamedArrays, decoded
 from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
+from dpfl_cli.data.loading import (
+    FolderDataset,
+    Kept,
+    NamedArrays,
+    Pairs,
+    decoded,
+    drawn_later,
+    some_at_once,
+)
 from dpfl_cli.data.streams import stream_generator
 
 LENGTH = 10  # tokens of a sequence
@@ -53,7 +63,7 @@ class Redditor(UserRecords):
     y: list[Targets]
 
     @model_validator(mode="after")
-    def _of_as_many_sequences(self) -> Redditor:
+    def _of_as_many_sequences(self) -> Self:
         for x, y in zip(self.x, self.y, strict=True):
             if not len(x) == len(y.target_tokens) == len(y.count_tokens):
                 raise ValueError("a comment has not as many targets or counts as sequences")
@@ -70,18 +80,6 @@ class RedditSettings(Settings):
     train_records: Count | None = 28_750
     test_records: Count | None = 11_807
     data_seed: Seed = 0
-
-
-def sequences_info(
-    name: str, source: Any, sha256: str, vocabulary: int, records: int, clients: int
-) -> DatasetInfo:
-    """Of sequences of tokens and their next tokens: there are no classes to deal records by, but a
-    vocabulary.
-    """
-    details = {"vocabulary": vocabulary}
-    return DatasetInfo(
-        name, source, sha256, (LENGTH,), None, records, clients, details, target_shape=(LENGTH,)
-    )
 
 
 @component("dataset", "reddit", revision=1, settings=RedditSettings)
@@ -129,7 +127,10 @@ class Reddit(FolderDataset):
 
         train, natural = drawn("train", 0, settings.train_records)
         test, test_natural = drawn("test", 1, settings.test_records)
-        info = sequences_info("reddit", "real", sha256, settings.vocabulary, len(train), clients)
+        details, shape = {"vocabulary": settings.vocabulary}, (LENGTH,)
+        info = DatasetInfo(
+            "reddit", "real", sha256, shape, None, len(train), clients, details, shape
+        )
         return Dataset(info, train, test, natural, test_natural=test_natural)
 
     @staticmethod
@@ -168,3 +169,100 @@ def _decode(files: dict[str, Path], vocabulary: int) -> NamedArrays:
         arrays[f"{part}_y"] = np.where(counting, following, IGNORED)
         arrays[f"{part}_user"] = owners[:, 0]
     return arrays
+
+
+# --- what stands in -----------------------------------------------------------------------------
+
+# probabilities of a token's successors; what is left is a restart
+SUCCESSORS = (0.5, 0.2, 0.1, 0.1, 0.05)
+ZIPF = 1.1  # exponent of the tokens' law
+PADDED, LONGEST = 0.3, 3  # probability that a sequence begins with padding, and its largest length
+
+
+class RedditSynthSettings(Settings):
+    """Clients, training and test records of each of them, and the seed that they are drawn from.
+    `remixed`: share of the tokens whose successors are another draw for each client.
+    """
+
+    clients: Count = 3
+    train_records: Count = 2000
+    test_records: Count = 500
+    data_seed: Seed = 0
+    vocabulary: int = Field(default=200, ge=16)
+    remixed: float = Field(default=0.2, ge=0, le=1)
+
+
+@component("dataset", "reddit_synth", revision=1, settings=RedditSynthSettings)
+class RedditSynth(Kept):
+    """Stands in for Reddit: sequences of a Markov chain on tokens, most of it shared by the
+    clients.
+
+    Token 0 is <PAD> and 1 <UNK>, which never occurs; token r + 1, r = 1, 2, .., has the weight
+    r^-1.1. Every token has five successors, drawn by these weights, with the probabilities .5, .2,
+    .1, .1 and .05; else the chain restarts by the weights. A client's chain has other successors
+    for a share of the tokens. A sequence of 11 tokens, begun by the weights, is ten tokens and
+    their ten next ones; with probability .3 padding takes its first 1, 2 or 3 places. The best
+    prediction is right about every second time.
+    """
+
+    @staticmethod
+    def make(settings: RedditSynthSettings, content: None) -> Dataset:
+        """Tokens [N, 10] int64 and next tokens [N, 10] int64, -1 where the next is padding."""
+        clients, each = settings.clients, settings.train_records
+
+        def draw() -> Iterator[Pairs]:
+            words = settings.vocabulary - 2
+            weights = np.arange(1, words + 1) ** -ZIPF
+            shared = _successors(weights, words, stream_generator(settings.data_seed, "data", 0))
+            for client in range(clients):
+                generator = stream_generator(settings.data_seed, "data", 1 + client)
+                successors = shared.copy()
+                remixed = generator.permutation(words)[: round(settings.remixed * words)]
+                successors[remixed] = _successors(weights, len(remixed), generator)
+                count = each + settings.test_records
+                tokens, following = _sequences(weights, successors, count, generator)
+                yield (tokens[:each], following[:each]), (tokens[each:], following[each:])
+
+        details, shape, records = {"vocabulary": settings.vocabulary}, (LENGTH,), clients * each
+        info = DatasetInfo(
+            "reddit_synth", "standin", "", shape, None, records, clients, details, shape
+        )
+        return drawn_later(info, each, settings.test_records, draw)
+
+
+def _successors(weights: np.ndarray, count: int, generator: Generator) -> np.ndarray:
+    """[k, 5] different successors of k tokens, drawn one after the other by weight.
+
+    The first of a weighted draw without replacement are those with the smallest E / weight, E
+    exponential.
+    """
+    drawn = np.empty((count, len(SUCCESSORS)), np.int64)
+    for some in some_at_once(count, len(weights)):
+        times = generator.standard_exponential((some.stop - some.start, len(weights))) / weights
+        first = np.argpartition(times, len(SUCCESSORS), axis=1)[:, : len(SUCCESSORS)]
+        order = np.argsort(np.take_along_axis(times, first, axis=1), axis=1)
+        drawn[some] = np.take_along_axis(first, order, axis=1)
+    return drawn
+
+
+def _sequences(
+    weights: np.ndarray, successors: np.ndarray, count: int, generator: Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """tokens [N, 10] and next tokens [N, 10] of a chain."""
+    law, choices = np.cumsum(weights) / weights.sum(), np.cumsum(SUCCESSORS)
+
+    def fresh() -> np.ndarray:
+        return np.minimum(np.searchsorted(law, generator.random(count), side="right"), len(law) - 1)
+
+    states = [fresh()]
+    for _ in range(LENGTH):
+        choice = np.searchsorted(choices, generator.random(count), side="right")
+        followed = successors[states[-1], np.minimum(choice, len(SUCCESSORS) - 1)]
+        states.append(np.where(choice < len(SUCCESSORS), followed, fresh()))
+    sequences = np.stack(states, axis=1) + 2
+    padding = np.where(
+        generator.random(count) < PADDED, generator.integers(1, LONGEST + 1, count), 0
+    )
+    sequences[np.arange(LENGTH + 1) < padding[:, None]] = PAD
+    following = sequences[:, 1:]
+    return sequences[:, :-1].copy(), np.where(following == PAD, IGNORED, following)

@@ -7,9 +7,8 @@ red, then green, then blue, row by row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import NonNegativeInt, model_validator
@@ -23,7 +22,6 @@ from dpfl_cli.data.streams import stream_generator
 
 SIDE = 28  # pixels of the images in idx files
 Part = Literal["train", "test"]
-CLASSES = 10
 RECORD = 1 + 3 * 32 * 32  # bytes, of CIFAR-10
 
 
@@ -38,16 +36,14 @@ def read_idx(path: Path) -> np.ndarray:
       DataError: names the file and says what is wrong.
     """
     content = read_uncompressed(path)
-    start = 4 + 4 * content[3] if content[:3] == b"\0\0\x08" and len(content) > 4 else 0
     try:
-        shape = np.frombuffer(content[4:start], ">u4").tolist()
-        if shape and len(content) >= start:
-            return np.frombuffer(content, np.uint8)[start:].reshape(shape)
-    except ValueError:
+        shape = np.frombuffer(content, ">u4", content[3], offset=4).tolist()
+        if shape and content[:3] == b"\0\0\x08":
+            return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+    except (ValueError, IndexError):
         pass  # not as long as the header says
     raise DataError(
-        f"{path}: not a whole idx file of bytes: {len(content)} bytes, header "
-        f"{content[:start].hex()[:40]}"
+        f"{path}: not a whole idx file of bytes: {len(content)} bytes, header {content[:20].hex()}"
     )
 
 
@@ -87,7 +83,7 @@ class Pictures(Kept):
 
     name: str
     shape: tuple[int, ...] = (SIDE, SIDE)
-    classes = CLASSES
+    classes = 10
     standin: str  # what may stand in for the files, in words
 
     @classmethod
@@ -134,20 +130,13 @@ class Pictures(Kept):
 
     @classmethod
     def split(cls, settings: Any, pictures: type[Pictures]) -> tuple[np.ndarray, Part, np.ndarray]:
-        """Numbers of the records that train, the part that the test records are from, and their
-        numbers; here all of both files.
+        """Numbers of the records that may train, those to be taken first in front; the part that
+        the test records are from, and their numbers. Here all of both files.
 
         Raises:
           ConfigError: none are left.
         """
         return np.arange(pictures.size("train")), "test", np.arange(pictures.size("test"))
-
-    @classmethod
-    def subset(
-        cls, train: np.ndarray, size: int, settings: Any, pictures: type[Pictures]
-    ) -> np.ndarray:
-        """[size] of the records that train; here the first ones."""
-        return train[:size]
 
     @classmethod
     def make(cls, settings: Any, origin: Origin) -> Dataset:
@@ -158,9 +147,7 @@ class Pictures(Kept):
         note, wanted = " (a stand-in)" if standin else "", settings.train_records
         used(cls.name, "train_records", wanted, len(train), note)
         used(cls.name, "test_records", settings.test_records, len(test), note)
-        if wanted is not None:
-            train = cls.subset(train, wanted, settings, pictures)
-        test = test[: settings.test_records]
+        train, test = np.sort(train[:wanted]), test[: settings.test_records]
         info = DatasetInfo(
             name=cls.name,
             source="standin" if standin else "real",
@@ -180,8 +167,7 @@ class Pictures(Kept):
         return Dataset(info, records("train", train), records(test_part, test))
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where the records of a data set come from.
 
     Attributes:
@@ -225,20 +211,12 @@ class Images(Pictures):
         if settings.held_out:
             train, test = np.split(train, [len(train) - settings.held_out])
             part = "train"
-        return train, part, test
-
-    @classmethod
-    def subset(
-        cls, train: np.ndarray, size: int, settings: ImageSettings, pictures: type[Pictures]
-    ) -> np.ndarray:
-        """The first ones, or random ones, ascending; stratified: classes as equal as can be."""
-        if settings.subset == "first":
-            return super().subset(train, size, settings, pictures)
-        order = stream_generator(settings.subset_seed, "subset").permutation(len(train))
-        if settings.subset == "stratified":
+        if settings.subset != "first":
+            train = stream_generator(settings.subset_seed, "subset").permutation(train)
+        if settings.subset == "stratified":  # so that the first have classes as equal as can be
             labels = pictures.labels("train")[train]
-            order = order[np.argsort(ranks(labels[order]), kind="stable")]
-        return train[np.sort(order[:size])]
+            train = train[np.argsort(ranks(labels), kind="stable")]
+        return train, part, test
 
     @classmethod
     def features(cls, images: np.ndarray, origin: Origin, settings: ImageSettings) -> np.ndarray:
@@ -282,11 +260,11 @@ class Cifar10(Images):
 
     @classmethod
     def labels(cls, part: Part) -> np.ndarray:
-        return np.concatenate([read_batch(path)[1] for path in _batches(part)])
+        return _records(part)[:, 0].astype(np.int64)
 
     @classmethod
     def images(cls, part: Part) -> np.ndarray:
-        return np.concatenate([read_batch(path)[0] for path in _batches(part)])
+        return _records(part)[:, 1:].reshape(-1, *cls.shape)
 
 
 def _batches(part: Part) -> list[Path]:
@@ -294,19 +272,7 @@ def _batches(part: Part) -> list[Path]:
     return train if part == "train" else [test]
 
 
-def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images [N, 3, 32, 32] uint8 and labels [N] int64 of a file of CIFAR-10, plain or compressed.
-
-    Raises:
-      DataError: names the file and says what is wrong: not whole records, a label beyond 9.
-    """
-    content = read_uncompressed(path)
-    whole = content[: len(content) // RECORD * RECORD]
-    records = np.frombuffer(whole, np.uint8).reshape(-1, RECORD)
-    labels = records[:, 0].astype(np.int64)
-    if whole != content or not len(labels) or labels.max() >= CLASSES:
-        raise DataError(
-            f"{path}: not CIFAR-10's binary version: {len(content)} bytes in records of {RECORD}, "
-            f"labels 0..{CLASSES - 1}"
-        )
-    return records[:, 1:].reshape(-1, *Cifar10.shape), labels
+def _records(part: Part) -> np.ndarray:
+    """[N, RECORD] uint8; that these are the published files, their checksums say."""
+    content = b"".join(map(read_uncompressed, _batches(part)))
+    return np.frombuffer(content, np.uint8).reshape(-1, RECORD)

@@ -63,8 +63,8 @@ def frozen(network: nn.Module, name: str, weights: Mapping[str, Tensor]) -> nn.M
 
 
 class Same(nn.Conv2d):
-    """Without bias, of an odd kernel, padded as TensorFlow's "same": zeros so that ceil(n / stride)
-    outputs fit, the odd one at the end.
+    """Without bias, of an odd kernel and stride 1 or 2, padded as TensorFlow's "same" where the
+    stride divides the sides: zeros so that n / stride outputs fit, the odd one at the end.
     """
 
     def __init__(
@@ -74,11 +74,10 @@ class Same(nn.Conv2d):
         super().__init__(inside, out, kernel, stride, even, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, in, H, W] -> [B, out, ceil(H / stride), ceil(W / stride)]."""
-        kernel, stride = self.kernel_size[0], self.stride[0]
-        if stride > 1:
-            totals = [max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[:1:-1]]
-            x = F.pad(x, [part for total in totals for part in (total // 2, total - total // 2)])
+        """x [B, in, H, W] -> [B, out, H / stride, W / stride]."""
+        if self.stride[0] > 1:
+            after = self.kernel_size[0] // 2
+            x = F.pad(x, 2 * [after - 1, after])
         return super().forward(x)
 
 

@@ -83,12 +83,12 @@ class Dealt:
                 f"partitioner.clients: dataset={info.name} comes without clients; write a number, "
                 "as partitioner.clients=100"
             )
-        _check("clients", clients, "more clients than records", clients, info, "")
-        each = getattr(settings, cls.each, None)
-        if each is not None:
-            total = clients * each
-            needed = f"{clients} clients x {each} = {total} records"
-            _check(cls.each, each, needed, total, info, "partitioner.clients")
+        each = getattr(settings, cls.each, None) or 1
+        if clients * each > info.records:
+            raise ConfigError(
+                f"partitioner.clients={clients}: {clients} clients x {each} = {clients * each} "
+                f"records, and dataset={info.name} has {info.records}; lower it, or what each gets"
+            )
         return clients
 
     @classmethod
@@ -218,8 +218,12 @@ class Mixed(Dealt):
         """
         classes, own = _classes("mixed", info), settings.own_class_records
         total = cls.records(settings, info)
-        needed = f"{settings.uniform_records} + {classes} clients x {own} = {total} records"
-        _check("own_class_records", own, needed, total, info, "partitioner.uniform_records")
+        if total > info.records:
+            raise ConfigError(
+                f"partitioner.own_class_records={own}: {settings.uniform_records} + {classes} "
+                f"clients x {own} = {total} records, and dataset={info.name} has {info.records}; "
+                "lower it or partitioner.uniform_records"
+            )
         return classes
 
     @classmethod
@@ -282,15 +286,6 @@ class Natural(Dealt):
         return whole.of(np.sort(chosen))
 
 
-def _check(field: str, value: int, needed: str, total: int, info: DatasetInfo, other: str) -> None:
-    """A ConfigError where more records are needed than there are."""
-    if total > info.records:
-        raise ConfigError(
-            f"partitioner.{field}={value}: {needed}, and dataset={info.name} has {info.records}; "
-            f"lower it{other and ' or '}{other}"
-        )
-
-
 def _classes(name: str, info: DatasetInfo) -> int:
     """The number of classes; refuses data without."""
     if info.classes is None:
@@ -348,8 +343,8 @@ def _clientwise(
     exhausts a class or is the last.
     """
     logs = log_gammas(generator, alpha, (clients, len(pools)))
-    left = np.array([len(pool) for pool in pools])
-    parts = []
+    sizes = np.array([len(pool) for pool in pools])
+    left, parts = sizes.copy(), []
     for client in range(clients):
         before, excess = left.copy(), each
         while excess:
@@ -358,9 +353,8 @@ def _clientwise(
             kept = np.minimum(drawn, left[there])
             left[there] -= kept
             excess -= int(kept.sum())
-        begin = [len(pool) for pool in pools] - before
-        end = begin + before - left
-        parts += [pool[a:b] for pool, a, b in zip(pools, begin, end, strict=True)]
+        taken = zip(pools, sizes - before, sizes - left, strict=True)
+        parts += [pool[begin:end] for pool, begin, end in taken]
     return Partition.from_counts(np.concatenate(parts), np.full(clients, each))
 
 

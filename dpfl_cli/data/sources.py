@@ -35,7 +35,6 @@ _OPENERS: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
 }
-Version = tuple[Path, int, int]  # a file as it is: its path, size and time of change
 
 
 @dataclass(frozen=True)
@@ -137,19 +136,15 @@ def compute_digest(path: Path, most: float = math.inf) -> Digest:
     return Digest(size, md5.hexdigest(), sha256.hexdigest())
 
 
-def _as_it_is(path: Path) -> Version:
-    """A DataError where there is no such file."""
+def _memo(path: Path) -> Path:
+    """Where the digest of a file as it is now is remembered from one process to the next; a
+    DataError where there is no such file.
+    """
     try:
         stat = path.stat()
     except OSError as error:
         raise DataError(f"{path}: {damage(error)}") from error
-    return path.absolute(), stat.st_size, stat.st_mtime_ns
-
-
-def _memo(path: Path) -> Path:
-    """Where the digest of a file as it is now is remembered from one process to the next."""
-    path, size, changed = _as_it_is(path)
-    address = f"{path.resolve()}\n{size}\n{changed}".encode()
+    address = f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}".encode()
     return cache_dir() / "digests" / f"{hashlib.sha256(address).hexdigest()[:32]}.json"
 
 
@@ -157,12 +152,11 @@ def digest(path: Path) -> Digest:
     """The file's digest, remembered in the process and in the cache folder; content that is read
     later is compared with it (`read_uncompressed`).
     """
-    return _digest(*_as_it_is(path))
+    return _digest(path, _memo(path))
 
 
 @cache
-def _digest(path: Path, size: int, changed: int) -> Digest:
-    memo = _memo(path)
+def _digest(path: Path, memo: Path) -> Digest:
     with suppress(OSError, ValueError, TypeError):
         return Digest(**json.loads(memo.read_text()))
     found = compute_digest(path)

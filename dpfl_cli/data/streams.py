@@ -8,19 +8,24 @@ Noise is drawn in tiles: `CLIENT_TILE` clients by a number of rounds that is fix
 size alone, so that a tiny problem does not pay for a generator per round. Tiles are pure functions
 of their address, so threads may draw them in any order; those of several rounds are kept while
 their rounds last.
+
+A device draws numbers itself where drawing on the host would be what a round waits for. They are
+addressed as the host's are, never by the runs of a batch: a 64-bit hash of the address seeds
+torch's counter-based generator of the device (Philox on GPUs), for which nothing waits. The numbers
+are others than the host's, and may differ between kinds of GPUs.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.device_draws import DeviceDraws, Draw, sharing
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.normals import fill_normal
 from dpfl_cli.data.threads import in_threads, slices, usable_threads
@@ -30,6 +35,7 @@ TILE_VALUES = 1 << 15  # a tile is of several rounds as long as it holds at most
 MAX_TILE_ROUNDS = 64
 # fewer values (a quarter of a millisecond) are drawn sooner than a thread wakes up
 THREAD_VALUES = 1 << 15
+Address = TypeVar("Address")
 
 
 def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
@@ -40,12 +46,92 @@ def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
     )
 
 
+class Draw(NamedTuple):
+    """Numbers of a law that are asked for, in the given round of each run: see `Streams.normal`."""
+
+    law: Literal["normal", "uniform"]
+    name: str
+    rounds: np.ndarray
+    clients: int | None
+    size: int
+    dtype: torch.dtype
+
+
+class DeviceDraws:
+    """The draws of a batch of runs with these seeds, on a device. Runs with equal seeds draw equal
+    numbers.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        self._seeds = list(seeds)
+        self._generator = torch.Generator(self.device)
+
+    def drawn(self, wanted: Draw) -> Tensor:
+        """[R, M, d] values."""
+        shape = len(self._seeds), wanted.clients or 1, wanted.size
+        out = torch.empty(shape, dtype=wanted.dtype, device=self.device)
+        fill = torch.Tensor.normal_ if wanted.law == "normal" else torch.Tensor.uniform_
+        for run in self._first_runs(wanted.name, wanted.rounds, [b""] * len(out), out):
+            fill(out[run], generator=self._generator)
+        return out
+
+    def subset(self, name: str, rounds: np.ndarray, held: np.ndarray, size: int) -> Tensor:
+        """[R, M, size] int64, ascending: the `size` records of every client with the smallest of
+        uniform numbers.
+
+        A run's subsets depend on the number of records of all its clients, unlike those that the
+        host draws.
+
+        Args:
+          held: [R, M] number of records of every client, at least `size`.
+        """
+        out = torch.empty(*held.shape, size, dtype=torch.int64, device=self.device)
+        facts = [row.tobytes() for row in held]
+        for run in self._first_runs(name, rounds, facts, out):
+            numbers = torch.arange(int(held[run].max()), device=self.device)
+            absent = numbers >= on_device(held[run], self.device).unsqueeze(-1)
+            uniform = torch.empty(absent.shape, dtype=torch.float64, device=self.device).uniform_(
+                generator=self._generator
+            )
+            order = uniform.masked_fill_(absent, 2.0).argsort(dim=-1)
+            out[run] = order[:, :size].sort(dim=-1).values
+        return out
+
+    def _first_runs(
+        self, name: str, rounds: np.ndarray, facts: Sequence[bytes], out: Tensor
+    ) -> Iterator[int]:
+        """The first run of every address, and facts, to be drawn into `out` with the generator,
+        which is at its start; the others get the same.
+        """
+        shared = sharing(zip(self._seeds, rounds.tolist(), facts, strict=True))
+        for (seed, number, _), (first, *others) in shared.items():
+            self._generator.manual_seed(address_hash(seed, name, number))
+            yield first
+            for run in others:
+                out[run] = out[first]
+
+
+def sharing(addresses: Iterable[Address]) -> dict[Address, list[int]]:
+    """The runs of each address: they share a draw."""
+    found: dict[Address, list[int]] = {}
+    for run, address in enumerate(addresses):
+        found.setdefault(address, []).append(run)
+    return found
+
+
+def address_hash(seed: int, name: str, number: int) -> int:
+    """64 bits that stand for the address of a draw."""
+    digest = blake2b(f"{seed}/{number}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
 class Streams:
     """The random streams of a batch of runs.
 
     Args:
       seeds: one seed per run, R of them. Runs with equal seeds draw equal numbers.
-      noise: the device that draws what is asked for on it (`device_draws`); None for the host,
+      noise: the device that draws what is asked for on it (`DeviceDraws`); None for the host,
         which draws for every device.
       last: the last round that is asked for, as far as is known: tiles are drawn up to it.
     """
@@ -161,20 +247,17 @@ class Streams:
         dtype = np.float32 if wanted.dtype == torch.float32 else np.float64
         clients, size = wanted.clients or 1, wanted.size
         out = np.empty((len(self.seeds), clients, size), dtype)
-        single = []
+        jobs = []
         for tile, mine in enumerate(slices(clients, CLIENT_TILE)):
-            if _depth(mine.stop - mine.start, size) == 1:
-                single.append((tile, mine))
+            if _depth(mine.stop - mine.start, size) > 1:
+                out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
                 continue
-            out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
-        if single:
             shared = sharing(zip(self.seeds, wanted.rounds.tolist(), strict=True))
-            jobs = [
-                partial(_fill, wanted, out, runs, mine, (seed, round_, tile))
-                for tile, mine in single
-                for (seed, round_), runs in shared.items()
+            jobs += [
+                partial(_fill, wanted, out, runs, mine, (*address, tile))
+                for address, runs in shared.items()
             ]
-            in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
+        in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         return out
 
     def _tile(self, wanted: Draw, tile: int, clients: int, dtype: type[np.floating]) -> np.ndarray:

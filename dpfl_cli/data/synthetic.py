@@ -20,7 +20,7 @@ generator of the same name shares one normal number among the coordinates of a c
 not depend on the run's seed, as in the paper, which fixes it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import HeldOut, Kept, Pairs, drawn_later, fraction_of, unit_rows
+from dpfl_cli.data.loading import HeldOut, Kept, Pair, Pairs, drawn_later, fraction_of, unit_rows
 from dpfl_cli.data.streams import stream_generator
 
 
@@ -60,38 +60,42 @@ class QuadraticSettings(Settings):
     b_scale: NonNegativeFloat = 1.0
 
 
-def _info(name: str, settings: Any) -> DatasetInfo:
-    records = settings.clients * settings.records_per_client
-    return DatasetInfo(
-        name, "synthetic", "", (settings.dimension,), None, records, settings.clients
-    )
+class ConsistentSystem:
+    """Features [N, d] and targets [N] in float64, clients in order; `truth["optimum"]` [d] fits
+    every record. There is no test split.
+    """
 
+    name: str
+    drawn: Callable[[Any, int], Pair]  # features and optimum, from the settings and the run's seed
 
-def _dataset(info: DatasetInfo, features: np.ndarray, optimum: np.ndarray) -> Dataset:
-    """The consistent system with rows [N, d], clients in order, and its solution [d]."""
-    assert info.clients is not None
-    natural = np.repeat(np.arange(info.clients), info.records // info.clients)
-    records = Records(features, features @ optimum)
-    return Dataset(info, records, None, natural, truth={"optimum": optimum})
+    @classmethod
+    def info(cls, settings: Any) -> DatasetInfo:
+        """Known from the settings alone; there is no content to hash."""
+        clients, shape = settings.clients, (settings.dimension,)
+        records = clients * settings.records_per_client
+        return DatasetInfo(cls.name, "synthetic", "", shape, None, records, clients)
+
+    @classmethod
+    @lru_cache(maxsize=2)
+    def load(cls, settings: Any, seed: int) -> Dataset:
+        """The records."""
+        features, optimum = cls.drawn(settings, seed)
+        natural = np.repeat(np.arange(settings.clients), settings.records_per_client)
+        records = Records(features, features @ optimum)
+        return Dataset(cls.info(settings), records, None, natural, truth={"optimum": optimum})
 
 
 @component("dataset", "synthetic", revision=1, settings=SyntheticSettings)
-class Synthetic:
+class Synthetic(ConsistentSystem):
     """Synthetic linear regression: a consistent system, clients with different means (Takakura et
     al. 2025).
     """
 
-    @staticmethod
-    def info(settings: SyntheticSettings) -> DatasetInfo:
-        """Known from the settings alone; there is no content to hash."""
-        return _info("synthetic", settings)
+    name = "synthetic"
 
     @staticmethod
-    @lru_cache(maxsize=2)
-    def load(settings: SyntheticSettings, seed: int) -> Dataset:
-        """features [N, d], targets [N] in float64, clients in order; `truth["optimum"]` is w* [d].
-        There is no test split.
-        """
+    def drawn(settings: SyntheticSettings, seed: int) -> Pair:
+        """The optimum is w* [d]."""
         d, clients, each = settings.dimension, settings.clients, settings.records_per_client
         optimum, centres, means, features = (
             stream_generator(seed, "data", key).standard_normal(shape)
@@ -105,30 +109,24 @@ class Synthetic:
             )
         )
         features += (settings.u_std * centres + means)[:, None, :]
-        return _dataset(Synthetic.info(settings), features.reshape(-1, d), optimum)
+        return features.reshape(-1, d), optimum
 
 
 @component("dataset", "quadratic", revision=1, settings=QuadraticSettings)
-class Quadratic:
+class Quadratic(ConsistentSystem):
     """Artificial least squares with one solution that fits every record, independent rows
     (adaptdp's first task).
     """
 
-    @staticmethod
-    def info(settings: QuadraticSettings) -> DatasetInfo:
-        """Known from the settings alone; there is no content to hash."""
-        return _info("quadratic", settings)
+    name = "quadratic"
 
     @staticmethod
-    @lru_cache(maxsize=2)
-    def load(settings: QuadraticSettings, seed: int) -> Dataset:
-        """features [N, d], targets [N] in float64, clients in order; `truth["optimum"]` is b [d].
-        There is no test split.
-        """
-        info, d = Quadratic.info(settings), settings.dimension
+    def drawn(settings: QuadraticSettings, seed: int) -> Pair:
+        """The optimum is b [d]."""
+        d, records = settings.dimension, settings.clients * settings.records_per_client
         optimum = settings.b_scale * stream_generator(seed, "data", 0).standard_normal(d)
-        rows = stream_generator(seed, "data", 1).standard_normal((info.records, d))
-        return _dataset(info, settings.z_scale * rows, optimum)
+        rows = stream_generator(seed, "data", 1).standard_normal((records, d))
+        return settings.z_scale * rows, optimum
 
 
 # keys of the stream "data" of `synthetic_alpha_beta`

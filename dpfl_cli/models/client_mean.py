@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from dpfl_cli.data.federation import Federation
+from dpfl_cli.data.federation import Federation, Records
 from dpfl_cli.models.network import Network, NetworkSettings
 
 
@@ -40,13 +40,12 @@ class ClientMeanNetwork(Network):
         owned = any(federation.dataset.test_natural is not None for federation in self.federations)
         return super().unreleased() | (self.test_metrics if owned else frozenset())
 
-    def test_weights(self, federation: Federation) -> np.ndarray:
-        return shares_of(federation, self.settings.average, self.test_sizes(federation))
+    def test_weights(self, federation: Federation, tests: Records) -> np.ndarray:
+        return shares_of(federation, self.settings.average, self.test_sizes(tests))
 
-    def test_sizes(self, federation: Federation) -> np.ndarray:
+    def test_sizes(self, tests: Records) -> np.ndarray:
         """[N] how much a test record counts in its client's mean; all alike."""
-        assert federation.dataset.test is not None
-        return np.ones(len(federation.dataset.test))
+        return np.ones(len(tests))
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         found = super().scores(outputs, targets)

@@ -140,7 +140,7 @@ class ClientSide:
 
     def gradient(self, parameters: Tensor, batch: Batch | Tensor | None = None) -> ClientValues:
         """As `Objective.gradient`."""
-        own, records = self._own("parameters", parameters), self._batch(batch)
+        own, records = self._own(parameters), self._batch(batch)
         return self.__theirs(self.__objective.gradient(own, records))
 
     def local_descent(
@@ -153,8 +153,8 @@ class ClientSide:
     ) -> ClientValues:
         """As `Objective.local_descent`; batches one a step, or record numbers."""
         self._public("start", start, (self.runs, self.dimension))
-        self._public("learning_rate", learning_rate, (self.runs,))
-        own = None if drift is None else self._own("drift", drift)
+        self._public("learning_rate", learning_rate)
+        own = None if drift is None else self._own(drift, "drift")
         records = self._batch(batches, axes=4)
         if records is not None and records.shape[2] != steps:
             raise PrivacyError(f"{steps} local steps need as many batches, not {records.shape[2]}")
@@ -165,8 +165,8 @@ class ClientSide:
         self, parameters: Tensor, clip_norm: Tensor, batch: Batch | Tensor | None = None
     ) -> Bounded:
         """As `Objective.clipped_gradient`."""
-        self._public("clip_norm", clip_norm, (self.runs,))
-        own, records = self._own("parameters", parameters), self._batch(batch)
+        self._public("clip_norm", clip_norm)
+        own, records = self._own(parameters), self._batch(batch)
         mean = self.__objective.clipped_gradient(own, clip_norm, records)
         return self._per_record(mean, batch, own)
 
@@ -184,7 +184,7 @@ class ClientSide:
           limit: [R], B.
           factor: as in `record_means.number_mean`.
         """
-        own, records = self._own("parameters", parameters), self._batch(batch)
+        own, records = self._own(parameters), self._batch(batch)
         norms = self.__theirs(self.__objective.squared_gradient_norms(own, records))
         mean = number_mean(norms, limit, self.__objective.divisors(records), factor)
         return self._per_record(mean, batch, own), norms
@@ -212,9 +212,9 @@ class ClientSide:
         Returns:
           [R, M, d].
         """
-        self._public("damping", damping, (self.runs,))
-        self._public("clip_norm", clip_norm, (self.runs,))
-        own = self._own("parameters", parameters), self._own("right", right)
+        self._public("damping", damping)
+        self._public("clip_norm", clip_norm)
+        own = self._own(parameters), self._own(right, "right")
         return self.__theirs(self.__objective.damped_solve(*own, damping, curvature, clip_norm))
 
     def newton_direction(
@@ -246,8 +246,8 @@ class ClientSide:
         """
         clips = clip_norm, side_clip_norm, curvature_clip_norm
         for number in (*clips, damping):
-            self._public("clips and damping", number, (self.runs,))
-        own, other = self._own("parameters", parameters), self._own("auxiliary", auxiliary)
+            self._public("clips and damping", number)
+        own, other = self._own(parameters), self._own(auxiliary, "auxiliary")
         model = self.__objective
         gradient = model.clipped_gradient(own, clip_norm)
         side = joined_side(gradient, other, clip_norm, side_clip_norm, how)
@@ -265,8 +265,8 @@ class ClientSide:
 
         Args: as for `damped_solve`.
         """
-        self._public("clip_norm", clip_norm, (self.runs,))
-        own = self._own("parameters", parameters)
+        self._public("clip_norm", clip_norm)
+        own = self._own(parameters)
         return self.__theirs(self.__objective.largest_curvature(own, curvature, clip_norm))
 
     def covariance(self) -> ClientValues:
@@ -285,7 +285,7 @@ class ClientSide:
         Args:
           clip_norm: [R], C, the L2 bound of a record's features.
         """
-        self._public("clip_norm", clip_norm, (self.runs,))
+        self._public("clip_norm", clip_norm)
         return self._per_record(self.__objective.clipped_covariance(clip_norm), None)
 
     def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
@@ -297,7 +297,7 @@ class ClientSide:
         """
         self._public("matrices", matrices, (self.runs, self.features, self.features))
         if isinstance(values, Unreleased) or values.dim() != 2:
-            own = self._own("values", values)
+            own = self._own(values, "values")
             return self.__theirs(self.__objective.precondition(own, matrices))
         self._public("values", values, (self.runs, self.dimension))
         return self._without_records().precondition(values, matrices)
@@ -308,7 +308,7 @@ class ClientSide:
 
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As `Objective.prox`."""
-        self._public("step", step, (self.runs,))
+        self._public("step", step)
         return _as_given(values, self._without_records().prox(values, step))
 
     def _without_records(self) -> Any:
@@ -325,15 +325,14 @@ class ClientSide:
         self, values: Bounded, batch: Batch | Tensor | None, *points: Tensor
     ) -> Bounded:
         """What a model bounded per record, proved or not."""
-        why = None
+        why, own = None, batch if isinstance(batch, Batch) else None
         if self.__plugin:
             why = OWN_MODEL
         elif any(is_raw(point) for point in points):
             why = RAW_POINT
-        elif isinstance(batch, Batch) and batch.law == "repeats":
+        elif own is not None and own.law == "repeats":
             why = REPEATS
         of_cohort(values.values, self.__cohort)
-        own = batch if isinstance(batch, Batch) else None
         return as_computed(values, why, own, self.__counts_public)
 
     def __theirs(self, values: Tensor) -> ClientValues:
@@ -357,7 +356,7 @@ class ClientSide:
             raise PrivacyError(TWICE)
         return records
 
-    def _own(self, name: str, values: Tensor) -> ClientValues:
+    def _own(self, values: Tensor, name: str = "parameters") -> ClientValues:
         """[R, M, d] exactly: an objective that broadcast another shape could hand one client's
         values to another.
         """
@@ -370,8 +369,10 @@ class ClientSide:
         check_cohort(values, self.__cohort, name)
         return own_values(values)
 
-    def _public(self, name: str, values: Tensor | None, wanted: tuple[int, ...]) -> None:
+    def _public(self, name: str, values: Tensor | None, shape: tuple[int, ...] = ()) -> None:
+        """Refuses what is not public, or not of a shape (one number a run where none is given)."""
         refuse_watchers()
+        wanted = shape or (self.runs,)
         if values is None:
             return
         if isinstance(values, Unreleased):

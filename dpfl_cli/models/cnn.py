@@ -18,7 +18,7 @@ from dpfl_cli.config.component import Count, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.programs import built_or_none
-from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, GRADIENT, CnnShape
+from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, GRADIENT, KERNEL, CnnShape
 from dpfl_cli.models.images import ImageInputs, image_classes
 from dpfl_cli.models.network import Network
 from dpfl_cli.models.objective import misfit
@@ -61,26 +61,25 @@ class CnnObjective(ImageInputs, Network):
 
     def __init__(self, settings: CnnSettings, federations: list[Federation], *rest: Any) -> None:
         super().__init__(settings, federations, *rest)
-        self.shape = shape_of(settings, federations[0].dataset.info)
+        self.shape = shape_of(settings, self.info)
         self._host = Pools(torch.device("cpu"), torch.float32)
-        for federation in federations:
-            if federation.dataset.test is None:
-                raise ConfigError(
-                    "model: a cnn is evaluated on test records, but dataset "
-                    f"{federation.dataset.info.name} has none; give it some (of your own data: "
-                    "dataset.test_fraction=0.2, or dataset.test_path), or choose another model"
-                )
+        if any(federation.dataset.test is None for federation in federations):
+            raise ConfigError(
+                f"model: a cnn is evaluated on test records, but dataset {self.info.name} has "
+                "none; give it some (of your own data: dataset.test_fraction=0.2, or "
+                "dataset.test_path), or choose another model"
+            )
 
     @classmethod
     def network(cls, settings: CnnSettings, info: DatasetInfo) -> nn.Module:
         shape = shape_of(settings, info)
         layers: list[nn.Module] = []
-        for one in shape.layers[:2]:
-            layers += [nn.Conv2d(one.inputs, one.outputs, one.weight_shape[2]), nn.MaxPool2d(2)]
+        for one in shape.layers:
+            if len(one.weight_shape) > 2:
+                layers += [nn.Conv2d(one.inputs, one.outputs, KERNEL), nn.MaxPool2d(2)]
+            else:
+                layers += [nn.Flatten(), nn.Linear(one.inputs, one.outputs)]
             layers += [nn.ReLU()] if one.relu else []
-        layers.append(nn.Flatten())
-        for one in shape.layers[2:]:
-            layers += [nn.Linear(one.inputs, one.outputs), *([nn.ReLU()] if one.relu else [])]
         return nn.Sequential(*layers)
 
     @classmethod
@@ -141,11 +140,9 @@ class CnnObjective(ImageInputs, Network):
         """[R, M, d] what the kernel makes of the clients' records; `numbers` as it takes them."""
         first, out = _table(start), np.empty((self.runs, self.clients, self.dimension), np.float32)
         for number, federation in enumerate(self.federations):
-            runs, records = (
-                np.flatnonzero(self.index == number),
-                self._flat(federation.dataset.train),
-            )
-            kernel.compute(mode, *records, federation.partition, runs, first, out, *numbers)
+            runs, records = np.flatnonzero(self.index == number), federation.dataset.train
+            partition = federation.partition
+            kernel.compute(mode, *self._flat(records), partition, runs, first, out, *numbers)
         return client_values(torch.from_numpy(out).to(self.device))
 
     def _flat(self, records: Records) -> tuple[np.ndarray, np.ndarray]:

@@ -67,7 +67,7 @@ def _program(shape: CnnShape) -> Any:
     """The loop over clients, steps and blocks of records for one shape, compiled."""
     key, layers, hidden = repr(shape), shape.layers, shape.hidden or 0
     d, classes, top = shape.dimension, shape.classes, len(layers) - 1
-    pixels, convolved = layers[0].plane, layers[1].bias.stop
+    pixels, convolved = layers[0].plane, layers[1].stop
     between, features = layers[0].values, layers[1].values
     hidden_start, last_start = layers[2].start, layers[top].start
 

@@ -45,7 +45,7 @@ def convolve(code: Code, layer: CnnLayer, x: Any, v: Any, out: Any, masks: Any) 
     with code.loop(h) as i, code.loop(w) as j, code.loop(layer.outputs // group) as g:
         for o, row in enumerate(sums):
             for cell in row:
-                cell.set(code.spread(v, g * group + (layer.bias.start + o)))
+                cell.set(code.spread(v, g * group + (layer.biases + o)))
         with code.loop(layer.inputs) as c:
             corner = c * layer.plane + i * (2 * layer.width) + j * 2
             first = g * (group * layer.inputs * TAPS) + c * TAPS + layer.start
@@ -91,7 +91,7 @@ def kernel_gradient(
     sums, total = [Sum(code) for _ in range(TAPS)], Sum(code)
     one = ir.Constant(code.vector, [1.0] * LANES)
     with code.loop(layer.outputs) as o:
-        bias = code.load(gradient, o + layer.bias.start)
+        bias = code.load(gradient, o + layer.biases)
         with code.loop(layer.inputs) as c:
             place = o * (layer.inputs * TAPS) + c * TAPS + layer.start
             for t, cell in enumerate(sums):
@@ -109,7 +109,7 @@ def kernel_gradient(
                     cell.add(g, code.select(below, rows[r + 1][s], rows[r][s]))
             for t, cell in enumerate(sums):
                 code.store(cell.get(), gradient, place + t)
-            code.store(total.get(), gradient, o + layer.bias.start)
+            code.store(total.get(), gradient, o + layer.biases)
 
 
 def input_gradient(code: Code, layer: CnnLayer, delta: Any, v: Any, masks: Any, out: Any) -> None:
@@ -183,7 +183,7 @@ def connect(code: Code, layer: CnnLayer, x: Any, v: Any, out: Any, _: Any) -> No
         code.store(code.select(passed, value, code.zero) if layer.relu else value, out, o)
 
     size, strides = (layer.outputs, layer.inputs), (layer.inputs, 1, layer.start)
-    _products(code, v, x, size, strides, lambda o: code.spread(v, o + layer.bias.start), end)
+    _products(code, v, x, size, strides, lambda o: code.spread(v, o + layer.biases), end)
 
 
 def connect_back(code: Code, layer: CnnLayer, delta: Any, v: Any, x: Any, out: Any) -> None:

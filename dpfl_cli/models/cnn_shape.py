@@ -17,7 +17,7 @@ PATCH = KERNEL + 1  # side of the inputs that one 2x2 pooling window sees
 
 @dataclass(frozen=True)
 class CnnLayer:
-    """One layer's weight and bias as slices of the flat vector, weight first (the order of
+    """One layer's place in the flat vector: weights, then biases (the order of
     nn.Sequential.parameters()).
 
     Attributes:
@@ -61,12 +61,13 @@ class CnnLayer:
         return self.outputs * prod(self.size)
 
     @property
-    def weight(self) -> slice:
-        return slice(self.start, self.start + prod(self.weight_shape))
+    def biases(self) -> int:
+        """Where they begin."""
+        return self.start + prod(self.weight_shape)
 
     @property
-    def bias(self) -> slice:
-        return slice(self.weight.stop, self.weight.stop + self.outputs)
+    def stop(self) -> int:
+        return self.biases + self.outputs
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,16 @@ class CnnShape:
         """The layers in order: two convolutions, then one or two fully connected."""
         a, b = self.channels
         first = CnnLayer((a, 1, KERNEL, KERNEL), 0, self.height, self.width, False, self.relu)
-        place = first.bias.stop, *first.size
+        place = first.stop, *first.size
         second = CnnLayer((b, a, KERNEL, KERNEL), *place, self.relu, self.relu)
         layers, hidden = [first, second], [] if self.hidden is None else [self.hidden]
         widths = [second.values, *hidden, self.classes]
         for into, out in pairwise(widths):
             before, relu = layers[-1], len(layers) < len(widths)  # not after the last
-            layers.append(CnnLayer((out, into), before.bias.stop, 1, 1, before.relu, relu))
+            layers.append(CnnLayer((out, into), before.stop, 1, 1, before.relu, relu))
         return layers
 
     @property
     def dimension(self) -> int:
         """Number of parameters."""
-        return self.layers[-1].bias.stop
+        return self.layers[-1].stop

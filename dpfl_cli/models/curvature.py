@@ -13,7 +13,7 @@ Learning Using Second Order Information", PoPETs 2025(1), sections 4.2 and 4.3 (
 inverts; the forms are this file's own).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -121,8 +121,7 @@ def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
         # zeros where the space is exhausted
         before, current = current, rest * torch.where(length > 0, 1 / length, 0.0)
     matrix = torch.diag_embed(torch.stack(diagonal, dim=-1))
-    if len(beside) > 1:  # eigvalsh reads the lower half
-        matrix += torch.diag_embed(torch.stack(beside[:-1], dim=-1), -1)
+    matrix += torch.diag_embed(torch.stack(beside, dim=-1)[..., :-1], -1)  # eigvalsh reads it
     usable = torch.isfinite(matrix).all(dim=(-2, -1))  # it would raise, and end a run by its data
     values = torch.linalg.eigvalsh(torch.where(usable[..., None, None], matrix, 0.0))
     return torch.where(usable, values[..., -1], torch.nan)
@@ -285,28 +284,22 @@ def covariance_inverse(features: Tensor, roots: Tensor, damping: float | Tensor)
 
 
 def covariance_solve(
-    features: Tensor, roots: Sequence[Tensor], inverses: Sequence[Tensor], right: Tensor,
-    damping: Tensor,
-) -> Tensor:  # fmt: skip
-    """(K + damping I)^-1 for every class; by Woodbury, (g - X_w^T (damping I + X_w X_w^T)^-1 X_w g)
-    / damping, where n < q.
+    features: Tensor, roots: Tensor, inverse: Tensor, right: Tensor, damping: Tensor
+) -> Tensor:
+    """(K + damping I)^-1 right of one run, for every class; by Woodbury, (g - X_w^T (damping I +
+    X_w X_w^T)^-1 X_w g) / damping, where n < q.
 
     Args:
-      features: as for `covariance_inverse`, and all else, of the right sides' type.
-      roots, inverses: of each of the S runs, its arguments and results.
-      right: [S, B, c, q].
-      damping: [S, 1, 1, 1].
+      features, roots, inverse, damping: as for `covariance_inverse`, and what it gave; all of the
+        right sides' type.
+      right: [B, c, q].
 
     Returns:
-      [S, B, c, q].
+      [B, c, q].
     """
-    woodbury = features.shape[1] < features.shape[2]
-    solved = torch.empty_like(right, memory_format=torch.contiguous_format)
-    for own, weights, inverse, out in zip(right, roots, inverses, solved, strict=True):
-        if not woodbury:
-            product(own, inverse, out)
-            continue
-        inside = product(own, features.mT).mul_(weights.unsqueeze(1))
-        inside = product(inside, inverse).mul_(weights.unsqueeze(1))
-        product(inside, features, out.copy_(own), add=-1.0)
-    return solved.div_(damping) if woodbury else solved
+    if features.shape[1] >= features.shape[2]:
+        return product(right, inverse)
+    inside = product(right, features.mT).mul_(roots.unsqueeze(1))
+    inside = product(inside, inverse).mul_(roots.unsqueeze(1))
+    start = right.clone(memory_format=torch.contiguous_format)
+    return product(inside, features, start, add=-1.0).div_(damping)

@@ -15,9 +15,9 @@ of per-record gradients of a layer).
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import sqrt
 from typing import Any
 
@@ -29,10 +29,10 @@ from torch.nn.functional import pad
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.losses import CrossEntropy, Loss
+from dpfl_cli.models.losses import CrossEntropy, Loss, right
 from dpfl_cli.models.objective import Objective, misfit
 from dpfl_cli.models.passes import Activation, Layer, Passes
-from dpfl_cli.models.prox import Penalty, penalty_of
+from dpfl_cli.models.prox import penalty_of
 from dpfl_cli.models.records import (
     CPU_BLOCK,
     Block,
@@ -66,18 +66,12 @@ class Dense(Objective):
     activation: Activation = "relu"
     ones = 0
 
-    def __init__(
-        self,
-        settings: Any,
-        federations: list[Federation],
-        index: np.ndarray,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(settings, federations, index, device)
+    def __init__(self, settings: Any, federations: list[Federation], *rest: Any) -> None:
+        super().__init__(settings, federations, *rest)
         self.dtype = self.dtype_of(settings)
-        self.layers = self.layers_for(settings, federations[0].dataset.info)
+        self.layers = self.layers_for(settings, self.info)
         self.dimension = self.layers[-1].stop
-        self._pool = Pool(federations, index, self._rows, self.encoded)
+        self._pool = Pool(federations, self.index, self._rows, self.encoded)
 
     @classmethod
     @abstractmethod
@@ -131,8 +125,8 @@ class Dense(Objective):
                 rows[run] = scale * generator.standard_normal(self.dimension)
                 continue
             for layer in self.layers:
-                bound, some = 1.0 / sqrt(layer.inputs - self.ones), slice(layer.start, layer.stop)
-                rows[run, some] = generator.uniform(-bound, bound, layer.stop - layer.start)
+                bound, size = 1.0 / sqrt(layer.inputs - self.ones), layer.stop - layer.start
+                rows[run, layer.start : layer.stop] = generator.uniform(-bound, bound, size)
         return torch.from_numpy(rows).to(self.device, self.dtype)
 
     def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
@@ -159,7 +153,16 @@ class Dense(Objective):
         self, parameters: Tensor, batch: Tensor | None = None
     ) -> ClientValues:
         """As the contract; infinite for a record whose gradient is not finite."""
-        return client_values(self._squared_norms(opened(parameters), batch))
+        values = opened(parameters)
+        width = self._pool.largest if batch is None else batch.shape[-1]
+        result = values.new_zeros(self.runs, self.clients, width)
+        for block in self._pool.blocks(batch, self._pair_bytes):
+            passes = self._passes(block.of(values))
+            parts = [_squared_norms(passes, part) for part in block.parts(PART)]
+            squared = torch.cat(parts, dim=-1)
+            squared.nan_to_num_(torch.inf, torch.inf)
+            block.put(result, pad(squared, (0, width - squared.shape[-1])))
+        return client_values(result)
 
     @cached_property
     def _free(self) -> bool:
@@ -174,11 +177,7 @@ class Dense(Objective):
 
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As the contract, for the penalty g that settings name."""
-        return self._penalty.prox(values, per_run(step, values))
-
-    @cached_property
-    def _penalty(self) -> Penalty:
-        return penalty_of(self.settings)
+        return penalty_of(self.settings).prox(values, per_run(step, values))
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`train_loss`, (1/M) sum_i of the clients' mean loss (of their first records, where
@@ -194,8 +193,9 @@ class Dense(Objective):
         """`accuracy` and `test_loss` at models [R, d], where there is a test split."""
         if self._tests is None:
             return {}
-        loss, right = self._scores(self._tests, models, self.loss.values, self.loss.right)
-        return {"accuracy": 100.0 * right, "test_loss": loss}
+        scores = self.loss.values, partial(right, self.loss)
+        loss, accuracy = self._scores(self._tests, models, *scores)
+        return {"accuracy": 100.0 * accuracy, "test_loss": loss}
 
     @cached_property
     def _evaluated(self) -> Pool:
@@ -211,19 +211,16 @@ class Dense(Objective):
         """The test splits, each held by one client; federations that share a split share its
         rows.
         """
-        tests = [federation.dataset.test for federation in self.federations]
-        known = {id(test): test for test in tests if test is not None}
-        if any(test is None for test in tests):
+        tests = [self.federations[number].dataset.test for number in self.index]
+        distinct = list(dict.fromkeys(tests))
+        if None in distinct:
             return None
-        info, places = self.federations[0].dataset.info, list(known)
         held = [
-            Federation(
-                Dataset(info, test, None),
-                Partition.from_lists([np.arange(len(test))]),
-            )
-            for test in known.values()
+            Federation(Dataset(self.info, test, None), Partition.from_lists([np.arange(len(test))]))
+            for test in distinct
+            if test is not None
         ]
-        index = np.array([places.index(id(tests[number])) for number in self.index.tolist()])
+        index = np.array([distinct.index(test) for test in tests])
         return Pool(held, index, self._rows, self.encoded)
 
     def _rows(self, records: Records, numbers: np.ndarray) -> Tensor:
@@ -242,7 +239,7 @@ class Dense(Objective):
         """
         result = torch.zeros_like(values, memory_format=torch.contiguous_format)
         limits = None if limit is None else limit.unsqueeze(1).expand(-1, self.clients)
-        for block in self._blocks(batch):
+        for block in self._pool.blocks(batch, self._pair_bytes):
             passes = self._passes(block.of(values))
             for part in block.parts(PART):
                 norms = _squared_norms(passes, part).sqrt_()
@@ -256,18 +253,6 @@ class Dense(Objective):
             block.put(result, passes.gradient())
         if limit is None and batch is None:
             result += (self.records > 0).unsqueeze(-1) * self.regulariser_gradient(values)
-        return result
-
-    def _squared_norms(self, values: Tensor, batch: Tensor | None) -> Tensor:
-        """[R, M, b] of the records' gradients at [R, M, d]; 0 where there is no record."""
-        width = self._pool.largest if batch is None else batch.shape[-1]
-        result = values.new_zeros(self.runs, self.clients, width)
-        for block in self._blocks(batch):
-            passes = self._passes(block.of(values))
-            parts = [_squared_norms(passes, part) for part in block.parts(PART)]
-            squared = torch.cat(parts, dim=-1)
-            squared.nan_to_num_(torch.inf, torch.inf)
-            block.put(result, pad(squared, (0, width - squared.shape[-1])))
         return result
 
     def _scores(self, pool: Pool, models: Tensor, *scores: Callable[..., Tensor]) -> list[Tensor]:
@@ -287,9 +272,6 @@ class Dense(Objective):
 
     def _passes(self, parameters: Tensor) -> Passes:
         return Passes(self.layers, self.activation, self.loss, parameters)
-
-    def _blocks(self, batch: Tensor | None) -> Iterator[Block]:
-        return self._pool.blocks(batch, self._pair_bytes)
 
     def _pair_bytes(self, records: int) -> int:
         """Bytes that a gradient of one pair works on; less than that where threads would have no

@@ -15,7 +15,7 @@ from dpfl_cli.models import layer_loops as loops
 from dpfl_cli.models.losses import Loss
 from dpfl_cli.models.records import Pool
 from dpfl_cli.models.vector_code import VECTOR_BYTES
-from dpfl_cli.models.vectors import aligned, lanes_of
+from dpfl_cli.models.vectors import aligned
 
 BLOCK = 64  # vectors of records at most that are computed together
 NEAREST, NEAR = 24 << 10, 5 << 18  # bytes of them, for one output and for several
@@ -70,7 +70,7 @@ def layouts(pool: Pool, loss: Loss, outs: int, dtype: torch.dtype) -> Layouts:
     number = NUMBERS[dtype]
     norms = pool.squared_norms.double().sqrt()
     rows, records = pool.features.numpy(), (pool.targets.double().numpy(), norms.numpy())
-    lanes, size = lanes_of(number), NEAREST if outs == 1 else NEAR
+    size, lanes = NEAREST if outs == 1 else NEAR, VECTOR_BYTES // np.dtype(number).itemsize
     width = -(-rows.shape[1] // lanes) * lanes
     block = max(1, min(BLOCK, size // (VECTOR_BYTES * width)) // 8) * 8
     kind, found = (loss.number, loss.scale, outs), []

@@ -34,8 +34,6 @@ class LinearRegression(SingleLayer):
     its step sizes imply).
     """
 
-    dtype = torch.float64
-
     @classmethod
     def layers_for(cls, settings: LinearRegressionSettings, info: DatasetInfo) -> list[Layer]:
         """d is the length of a record's feature vector."""

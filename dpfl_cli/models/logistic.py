@@ -68,7 +68,6 @@ class LogisticRegression(SingleLayer):
     penalty.
     """
 
-    dtype = torch.float64
     loss = Logistic()
     unreleased_metrics = frozenset({"train_loss", "squared_error", "suboptimality"})
 
@@ -160,10 +159,9 @@ class LogisticRegression(SingleLayer):
         ]
         if not all(0.0 < weight < math.inf for weight in found):
             raise ConfigError(
-                f"model.condition={kappa:g}: the records of dataset="
-                f"{self.federations[0].dataset.info.name} have no curvature that l2 could follow "
-                "from (all features are zero, or too large); write model.condition=null, and "
-                "model.l2"
+                f"model.condition={kappa:g}: the records of dataset={self.info.name} have no "
+                "curvature that l2 could follow from (all features are zero, or too large); write "
+                "model.condition=null, and model.l2"
             )
         return torch.tensor(found, dtype=self.dtype)[torch.from_numpy(self.index)].to(self.device)
 

@@ -5,7 +5,6 @@ of records, every loss has
 
 - values [..., n];
 - slopes [..., c, n], dl/dz, which may be written over z;
-- right [..., n], booleans: whether z stands for the class t;
 - bends [..., 1, n], d^2 l / dz^2 >= 0 of a loss of one output, which does not depend on t;
 - a number, by which compiled code calls it, and a scale, a factor, which is 1 where it has none.
 """
@@ -18,12 +17,10 @@ from torch import Tensor
 CROSS_ENTROPY, LOGISTIC, SQUARED = range(3)
 
 
-@dataclass(frozen=True)
 class CrossEntropy:
     """-ln p_t with p = softmax(z), for a class t."""
 
-    number = CROSS_ENTROPY
-    scale: float = 1.0
+    number, scale = CROSS_ENTROPY, 1.0
 
     def values(self, z: Tensor, targets: Tensor) -> Tensor:
         chosen = z.gather(-2, _places(z, targets)).squeeze(-2)
@@ -35,19 +32,14 @@ class CrossEntropy:
         places = _places(z, targets)
         return slopes.scatter_add_(-2, places, slopes.new_full((), -1.0).expand(places.shape))
 
-    def right(self, z: Tensor, targets: Tensor) -> Tensor:
-        return z.argmax(dim=-2) == targets
-
     def bends(self, z: Tensor) -> Tensor:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Logistic:
     """ln(1 + exp(-y z)) for y = -1 or 1."""
 
-    number = LOGISTIC
-    scale: float = 1.0
+    number, scale = LOGISTIC, 1.0
 
     def values(self, z: Tensor, targets: Tensor) -> Tensor:
         """max(0, -y z) + ln(1 + exp(-|y z|))."""
@@ -58,10 +50,6 @@ class Logistic:
         """-y / (1 + exp(y z)); torch.sigmoid rounds by where an element lies."""
         y = targets.unsqueeze(-2)
         return -y / (y * z).exp_().add_(1.0)
-
-    def right(self, z: Tensor, targets: Tensor) -> Tensor:
-        """An output of 0 stands for class -1."""
-        return (z.squeeze(-2) > 0) == (targets > 0)
 
     def bends(self, z: Tensor) -> Tensor:
         """1 / (2 + exp(z) + exp(-z))."""
@@ -81,14 +69,20 @@ class Squared:
     def slopes(self, z: Tensor, targets: Tensor) -> Tensor:
         return z.sub_(targets.unsqueeze(-2)).mul_(2 * self.scale)
 
-    def right(self, z: Tensor, targets: Tensor) -> Tensor:
-        return torch.zeros_like(z.squeeze(-2), dtype=torch.bool)
-
     def bends(self, z: Tensor) -> Tensor:
         return torch.full_like(z, 2 * self.scale)
 
 
 Loss = CrossEntropy | Logistic | Squared
+
+
+def right(loss: Loss, z: Tensor, targets: Tensor) -> Tensor:
+    """[..., n] whether z stands for the class t: the largest output, or the sign of the only one
+    (of class -1, where it is 0).
+    """
+    if isinstance(loss, Logistic):
+        return (z.squeeze(-2) > 0) == (targets > 0)
+    return z.argmax(dim=-2) == targets
 
 
 def probabilities(z: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Mlp(Dense):
                 f"dataset={info.name} has records of shape {list(shape)}; write "
                 "model.average_pool=1"
             )
-        return layers_of([prod(shape) // side ** (2 * (side > 1)), *settings.hidden, classes])
+        return layers_of([prod(shape) // side**2, *settings.hidden, classes])
 
     def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
         """Pooled, and flat."""

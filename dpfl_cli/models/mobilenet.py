@@ -83,59 +83,40 @@ class MobileNet(ImageInputs, Network):
         )
 
 
-class MobileBlock(nn.Module):
-    """An inverted residual block of version 2, or a pair of convolutions of version 1."""
+class Residual(nn.Sequential):
+    """Layers whose inputs are added to their outputs."""
 
-    def __init__(
-        self, version: str, inputs: int, outputs: int, stride: int, widening: int, groups: int
-    ) -> None:
-        super().__init__()
-        wide, plain = inputs * widening, version == "v1"
-        act = nn.ReLU() if plain else nn.ReLU6()
-        layers = [convolution(inputs, wide, 1, 1, groups, act)] if widening > 1 else []
-        layers.append(convolution(wide, wide, 3, stride, groups, act, separate=True))
-        layers.append(convolution(wide, outputs, 1, 1, groups, act if plain else None))
-        self.layers = nn.Sequential(*layers)
-        self.residual = stride == 1 and inputs == outputs and not plain
-
-    def forward(self, values: Tensor) -> Tensor:
-        """[n, outputs, height / stride, width / stride]."""
-        return values + self.layers(values) if self.residual else self.layers(values)
-
-
-def convolution(
-    inputs: int,
-    outputs: int,
-    size: int,
-    stride: int,
-    groups: int,
-    activation: nn.Module | None = None,
-    separate: bool = False,
-) -> nn.Sequential:
-    """Convolution without bias, group normalisation, activation; `separate`: every channel for
-    itself.
-    """
-    part = nn.Conv2d(
-        inputs, outputs, size, stride, size // 2, groups=inputs if separate else 1, bias=False
-    )
-    return nn.Sequential(
-        part, nn.GroupNorm(groups, outputs), *([] if activation is None else [activation])
-    )
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + super().forward(inputs)
 
 
 def convolutions(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
     """All but the classifier; version 2's last convolution is not narrowed with a width below 1."""
-    version, width, groups = settings.version, settings.width, settings.groups
-    channels, act = scaled(FIRST, width), nn.ReLU() if version == "v1" else nn.ReLU6()
-    layers: list[nn.Module] = [convolution(inputs, channels, 3, settings.first_stride, groups, act)]
-    for widening, wanted, blocks, stride in BLOCKS[version]:
+    inverted, width = settings.version == "v2", settings.width
+
+    def convolution(
+        into: int, out: int, size: int = 1, stride: int = 1, parts: int = 1
+    ) -> list[nn.Module]:
+        """Without bias, of `parts` groups of channels; normalised."""
+        own = nn.Conv2d(into, out, size, stride, size // 2, groups=parts, bias=False)
+        return [own, nn.GroupNorm(settings.groups, out)]
+
+    act = nn.ReLU6() if inverted else nn.ReLU()
+    channels = scaled(FIRST, width)
+    layers = [*convolution(inputs, channels, 3, settings.first_stride), act]
+    for widening, wanted, blocks, first_stride in BLOCKS[settings.version]:
         outputs = scaled(wanted, width)
-        for block in range(blocks):
-            step = 1 if block else stride
-            layers.append(MobileBlock(version, channels, outputs, step, widening, groups))
+        for number in range(blocks):
+            wide, stride = channels * widening, 1 if number else first_stride
+            block = [*convolution(channels, wide), act] if widening > 1 else []
+            block += [*convolution(wide, wide, 3, stride, parts=wide), act]
+            block += convolution(wide, outputs)
+            residual = inverted and stride == 1 and channels == outputs
+            layers.append(Residual(*block) if residual else nn.Sequential(*block))
+            layers += [] if inverted else [act]
             channels = outputs
-    if version == "v2":
-        layers.append(convolution(channels, scaled(LAST, max(1.0, width)), 1, 1, groups, act))
+    if inverted:
+        layers += [*convolution(channels, scaled(LAST, max(1.0, width))), act]
     return nn.Sequential(*layers)
 
 

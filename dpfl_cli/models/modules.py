@@ -39,27 +39,20 @@ def default_values(module: nn.Module, generator: np.random.Generator) -> Iterato
     have by default.
 
     Linear layers, convolutions: U(-1/sqrt(fan_in), 1/sqrt(fan_in)), weights and biases.
-      Normalisations: 1 and 0. Embeddings:
-    N(0, 1), 0 for padding. Recurrent layers: U(-1/sqrt(h), 1/sqrt(h)) with h hidden units. Slopes
-    of PReLU: 1/4.
+    Normalisations: 1 and 0. Embeddings: N(0, 1), 0 for padding. Recurrent layers: U(-1/sqrt(h),
+    1/sqrt(h)) with h hidden units. Slopes of PReLU: 1/4.
     """
-    seen: set[int] = set()
-    for layer in module.modules():
-        for name, parameter in layer.named_parameters(recurse=False):
-            if id(parameter) in seen or not parameter.requires_grad:
-                continue
-            seen.add(id(parameter))
-            yield _default(layer, name, tuple(parameter.shape), generator)
+    for path, parameter in trainable(module).items():
+        layer, _, name = path.rpartition(".")
+        yield _default(module.get_submodule(layer), name, tuple(parameter.shape), generator)
 
 
 def _default(
     layer: nn.Module, name: str, shape: Sequence[int], generator: np.random.Generator
 ) -> np.ndarray:
     if isinstance(layer, _UNIFORM):
-        weight = (
-            layer.weight.shape
-        )  # of a transposed convolution [in, out, ...], and PyTorch's fan_in counts the second too
-        bound = 1.0 / sqrt(prod(weight[1:]))
+        # of a transposed convolution [in, out, ...], and PyTorch's fan_in counts the second too
+        bound = 1.0 / sqrt(prod(layer.weight.shape[1:]))
         return generator.uniform(-bound, bound, shape)
     if isinstance(layer, nn.RNNBase | nn.RNNCellBase):
         bound = 1.0 / sqrt(layer.hidden_size)

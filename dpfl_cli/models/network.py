@@ -19,7 +19,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,11 +46,26 @@ PASS_RECORDS = 1000  # in a pass, at most
 CLIPPED_RECORDS, CLIPPED_VALUES = 25, 1 << 25  # whose gradients are made at once, and their numbers
 
 _dimensions: dict[tuple[Any, str, str], int] = {}  # by what networks are made from, for a grid
-RunAndClient = tuple[int, int]
-Work = Callable[[RunAndClient, "np.ndarray | None", Tensor], None]
 Weighted = tuple[Records, np.ndarray, np.ndarray]  # some records of a pool, and their weights
 Scores = Callable[[Tensor, Tensor], dict[str, Tensor]]
 WATCHED = "watched_train_loss"
+
+
+class ClientPart(NamedTuple):
+    """One client of one run, with its records that are looked at.
+
+    Attributes:
+      values: [d] its parameters.
+      numbers, places: [k] which of the pool `records` they are, and where they stand in a batch.
+      share: a record's part of the client's mean.
+    """
+
+    run: int
+    values: Tensor
+    records: Records
+    numbers: np.ndarray
+    places: np.ndarray
+    share: float
 
 
 class NetworkSettings(Settings):
@@ -80,7 +95,7 @@ class Network(Objective):
     def __init__(self, settings: Any, federations: list[Federation], *rest: Any) -> None:
         super().__init__(settings, federations, *rest)
         with torch.random.fork_rng(devices=[]):  # layers draw initial values that nobody uses
-            module = self.network(settings, federations[0].dataset.info)
+            module = self.network(settings, self.info)
         self._module, self._own = module.to(self.device, self.dtype).eval(), threading.local()
         self._shapes = {name: value.shape for name, value in trainable(module).items()}
         self.dimension = sum(shape.numel() for shape in self._shapes.values())
@@ -119,20 +134,25 @@ class Network(Objective):
         return features
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """[n] the records' losses; cross-entropy of logits [n, c]."""
+        """[n] the records' losses: cross-entropy of logits [n, c], or the squared error where
+        targets are real.
+        """
+        if self.info.classes is None:
+            return (outputs.reshape(targets.shape) - targets).square()
         return functional.cross_entropy(outputs, targets, reduction="none")
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Name -> [n]; metrics are their means over test records. `accuracy` is in percent."""
-        return {
-            "accuracy": 100.0 * (outputs.argmax(dim=1) == targets),
-            "test_loss": self.losses(outputs, targets),
-        }
+        """Name -> [n]; metrics are their means over test records. `accuracy`, of classes, is in
+        percent.
+        """
+        found = {"test_loss": self.losses(outputs, targets)}
+        if self.info.classes is None:
+            return found
+        return {"accuracy": 100.0 * (outputs.argmax(dim=1) == targets), **found}
 
-    def test_weights(self, federation: Federation) -> np.ndarray:
-        """[N] weights of the test records in metrics, whose sum is 1; all equal."""
-        assert federation.dataset.test is not None
-        return np.full(len(federation.dataset.test), 1.0 / len(federation.dataset.test))
+    def test_weights(self, federation: Federation, tests: Records) -> np.ndarray:
+        """[N] weights in metrics of a federation's test records, whose sum is 1; all equal."""
+        return np.full(len(tests), 1.0 / len(tests))
 
     def initial_values(self, generator: np.random.Generator) -> np.ndarray:
         """[d] initial parameters of one run; those of PyTorch's layers (`default_values`)."""
@@ -166,55 +186,50 @@ class Network(Objective):
 
     def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """[R, M, d] of all records or of a batch [R, M, b] of them; 0 for a client without any."""
-        values = opened(parameters)
 
-        def work(pair: RunAndClient, numbers: np.ndarray | None, out: Tensor) -> None:
-            share = self._share(pair, numbers)
-            for inputs, targets, _ in self._passes(pair, numbers, self._pass_records):
-                named = self._named(values[pair])
-                own = {name: value.requires_grad_() for name, value in named.items()}
+        def work(part: ClientPart, out: Tensor) -> None:
+            for inputs, targets, _ in self._passes(part, self._pass_records):
+                own = self._named(part.values, needs_gradient=True)
                 with torch.enable_grad():
                     losses = self.losses(functional_call(self.module, own, (inputs,)), targets)
-                    parts = torch.autograd.grad(  # zeros of what a forward pass does not use
-                        losses.sum() * share,
+                    gradients = torch.autograd.grad(  # zeros of what a forward pass does not use
+                        losses.sum() * part.share,
                         list(own.values()),
                         allow_unused=True,
                         materialize_grads=True,
                     )
-                out += torch.cat([part.flatten() for part in parts])
+                out += torch.cat([gradient.flatten() for gradient in gradients])
 
-        return self._each_client(work, batch, self.dimension)
+        return self._each_client(work, parameters, batch, self.dimension)
 
     def clipped_gradient(
         self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None
     ) -> Bounded:
-        values, limits = opened(parameters), clip_norm.to(self.device, torch.float64)
+        limits = clip_norm.to(self.device, torch.float64)
 
-        def work(pair: RunAndClient, numbers: np.ndarray | None, out: Tensor) -> None:
-            share = self._share(pair, numbers)
-            for each, norms, _ in self._record_gradients(values[pair], pair, numbers):
-                shares = bounded_shares(norms.new_full((), share), norms, limits[pair[0]])
+        def work(part: ClientPart, out: Tensor) -> None:
+            for each, norms, _ in self._record_gradients(part):
+                shares = bounded_shares(norms.new_full((), part.share), norms, limits[part.run])
                 # a gradient that is not finite has the share 0, but 0 times it is not 0
                 lost = (shares == 0).unsqueeze(-1)
-                rows = [part.flatten(1).contiguous().masked_fill_(lost, 0.0) for part in each]
-                out += torch.cat([shares.to(self.dtype) @ part for part in rows])
+                rows = [one.flatten(1).contiguous().masked_fill_(lost, 0.0) for one in each]
+                out += torch.cat([shares.to(self.dtype) @ one for one in rows])
 
-        means = self._each_client(work, batch, self.dimension)
+        means = self._each_client(work, parameters, batch, self.dimension)
         return record_mean(means, clip_norm.to(self.device), self.divisors(batch))
 
     def squared_gradient_norms(
         self, parameters: Tensor, batch: Tensor | None = None
     ) -> ClientValues:
         """[R, M, b] squared norms; infinite for a record whose gradient is not finite."""
-        values = opened(parameters)
 
-        def work(pair: RunAndClient, numbers: np.ndarray | None, out: Tensor) -> None:
-            for _, norms, places in self._record_gradients(values[pair], pair, numbers):
+        def work(part: ClientPart, out: Tensor) -> None:
+            for _, norms, places in self._record_gradients(part):
                 squared = norms.square().nan_to_num(torch.inf, torch.inf)
                 out[on_device(places, self.device)] = squared.to(self.dtype)
 
         width = max(1, int(self.held.max())) if batch is None else batch.shape[-1]
-        return self._each_client(work, batch, width)
+        return self._each_client(work, parameters, batch, width)
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """Each [R]: `train_loss`, (1/M) sum_i of the clients' mean losses; `scores` of test
@@ -224,18 +239,22 @@ class Network(Objective):
         def losses(outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
             return {"train_loss": self.losses(outputs, targets)}
 
-        found = self._evaluated(parameters, losses, self._train)
+        found = self._evaluated(parameters, losses, [self._train(one) for one in self.federations])
         watched = getattr(self.settings, "watched_client", None)
         if watched is not None:
-            own = self._evaluated(parameters, losses, partial(self._train, client=watched))
-            found[WATCHED] = own["train_loss"]
+            own = [self._train(federation, watched) for federation in self.federations]
+            found[WATCHED] = self._evaluated(parameters, losses, own)["train_loss"]
         return found | self.asked_quantiles(parameters) | self._tested(parameters)
 
     def _tested(self, parameters: Tensor) -> dict[str, Tensor]:
         """Each [R]: means of `scores` over test records; none where a federation has none."""
-        if any(federation.dataset.test is None for federation in self.federations):
-            return {}
-        return self._evaluated(parameters, self.scores, self._tests)
+        tests: list[Weighted] = []
+        for federation in self.federations:
+            records = federation.dataset.test
+            if records is None:
+                return {}
+            tests.append((records, np.arange(len(records)), self.test_weights(federation, records)))
+        return self._evaluated(parameters, self.scores, tests)
 
     def record_gradients(
         self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor
@@ -252,50 +271,54 @@ class Network(Objective):
 
     # Threads and passes.
 
-    def _each_client(self, work: Work, batch: Tensor | None, width: int) -> ClientValues:
-        """[R, M, width] of what work(pair, its part of a batch [R, M, ...], out) adds to zeros."""
-        size = self.runs, self.clients, width
+    def _each_client(
+        self,
+        work: Callable[[ClientPart, Tensor], None],
+        parameters: Tensor,
+        batch: Tensor | None,
+        width: int,
+    ) -> ClientValues:
+        """[R, M, width] of what work(part, out) adds to zeros, at parameters [R, M, d] and for all
+        records or a batch [R, M, b] of them.
+        """
+        size, values = (self.runs, self.clients, width), opened(parameters)
         result = torch.zeros(size, dtype=self.dtype, device=self.device)
         drawn = None if batch is None else batch.cpu().numpy()
         for federation in self.federations:
             self._pools.of(federation.dataset.train)  # before threads ask for it
 
-        def job(pair: RunAndClient) -> None:
+        def job(run: int, client: int) -> None:
+            federation = self.federations[self.index[run]]
+            partition = federation.partition
+            own = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
+            numbers = np.arange(len(own)) if drawn is None else drawn[run, client]
+            places = np.flatnonzero((numbers >= 0) & (numbers < len(own)))
+            records, share = federation.dataset.train, 1.0 / max(1, len(numbers))
+            part = ClientPart(
+                run, values[run, client], records, own[numbers[places]], places, share
+            )
             with torch.no_grad():
-                work(pair, None if drawn is None else drawn[pair], result[pair])
+                work(part, result[run, client])
 
         pairs = np.ndindex(self.runs, self.clients)
-        one_thread_each([partial(job, pair) for pair in pairs], self._threads)
+        one_thread_each([partial(job, *pair) for pair in pairs], self._threads)
         return client_values(result)
 
-    def _share(self, pair: RunAndClient, numbers: np.ndarray | None) -> float:
-        """A record's part of its client's mean."""
-        return 1.0 / max(1, self.held[pair] if numbers is None else len(numbers))
-
-    def _passes(
-        self, pair: RunAndClient, numbers: np.ndarray | None, most: int
-    ) -> Iterator[tuple[Tensor, Tensor, np.ndarray]]:
-        """Inputs, targets, and places among `numbers` (None: all) of a client's records, `most` at
-        a time.
-        """
-        federation, client = self.federations[self.index[pair[0]]], pair[1]
-        partition = federation.partition
-        own = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
-        numbers = np.arange(len(own)) if numbers is None else numbers
-        places = np.flatnonzero((numbers >= 0) & (numbers < len(own)))
-        for some in (places[part] for part in slices(len(places), most)):
-            yield *self._records(federation.dataset.train, own[numbers[some]]), some
+    def _passes(self, part: ClientPart, most: int) -> Iterator[tuple[Tensor, Tensor, np.ndarray]]:
+        """Inputs, targets and places of a client's records, `most` at a time."""
+        for some in slices(len(part.numbers), most):
+            yield *self._records(part.records, part.numbers[some]), part.places[some]
 
     def _record_gradients(
-        self, values: Tensor, pair: RunAndClient, numbers: np.ndarray | None
+        self, part: ClientPart
     ) -> Iterator[tuple[list[Tensor], Tensor, np.ndarray]]:
         """`record_gradients`, their norms [k] in float64, infinite or NaN where they are not
         finite, and places, for some records at a time.
         """
         most = min(clipped_records(self.dimension), self._pass_records)
-        for inputs, targets, places in self._passes(pair, numbers, most):
-            each = self.record_gradients(self._named(values), inputs, targets)
-            norms = torch.stack([vector_norms(part.flatten(1)) for part in each])
+        for inputs, targets, places in self._passes(part, most):
+            each = self.record_gradients(self._named(part.values), inputs, targets)
+            norms = torch.stack([vector_norms(one.flatten(1)) for one in each])
             yield each, torch.linalg.vector_norm(norms, dim=0), places
 
     @cached_property
@@ -303,18 +326,21 @@ class Network(Objective):
         """How many records a pass takes: what a record keeps for the backward pass is counted."""
         inputs, targets = self._records(self.federations[0].dataset.train, np.zeros(1, np.int64))
         zeros = torch.zeros(self.dimension, dtype=self.dtype, device=self.device)
-        own = {name: value.requires_grad_() for name, value in self._named(zeros).items()}
+        own = self._named(zeros, needs_gradient=True)
 
         def losses() -> Tensor:
             return self.losses(functional_call(self.module, own, (inputs,)), targets)
 
         return max(1, min(PASS_RECORDS, PASS_BYTES // max(1, kept_bytes(losses, own.values()))))
 
-    def _named(self, values: Tensor) -> dict[str, Tensor]:
+    def _named(self, values: Tensor, needs_gradient: bool = False) -> dict[str, Tensor]:
         """The parameters by name, from [d], apart: where a product's rows begin may change bits."""
         parts = values.split([shape.numel() for shape in self._shapes.values()])
         named = zip(self._shapes.items(), parts, strict=True)
-        return {name: part.clone().view(shape) for (name, shape), part in named}
+        return {
+            name: part.clone().view(shape).requires_grad_(needs_gradient)
+            for (name, shape), part in named
+        }
 
     def _train(self, federation: Federation, client: int | None = None) -> Weighted:
         """The records that train losses are means over, of one client or the mean of all."""
@@ -327,18 +353,12 @@ class Network(Objective):
         weights = np.repeat(1.0 / np.maximum(part.counts, 1) / part.clients, part.counts)
         return federation.dataset.train, part.indices, weights
 
-    def _tests(self, federation: Federation) -> Weighted:
-        """The test records, with `test_weights`."""
-        records = federation.dataset.test
-        assert records is not None
-        return records, np.arange(len(records)), self.test_weights(federation)
-
     def _evaluated(
-        self, parameters: Tensor, scores: Scores, of: Callable[[Federation], Weighted]
+        self, parameters: Tensor, scores: Scores, records: list[Weighted]
     ) -> dict[str, Tensor]:
-        """Each [R]: weighted sums of the scores of each run's records at parameters [R, d]."""
+        """Each [R]: weighted sums of scores at parameters [R, d], of every federation's records."""
         rows = [
-            self._means(values, of(self.federations[number]), scores)
+            self._means(values, records[number], scores)
             for values, number in zip(parameters, self.index, strict=True)
         ]
         return {name: torch.stack([row[name] for row in rows]).to(self.dtype) for name in rows[0]}

@@ -42,7 +42,7 @@ class Objective(ABC):
 
     Args:
       settings: the model's settings (equal for all runs of a batch).
-      federations: the distinct federations of the batch.
+      federations: the distinct federations of the batch, of equally many clients.
       index: [R] which of them each run uses.
       device: where tensors live.
 
@@ -50,6 +50,7 @@ class Objective(ABC):
       runs, clients, dimension: R, M, d.
       records: [R, M] int64 number of records of every client.
       held: the same on the host.
+      info: of the dataset.
       dtype: float64 for convex problems, float32 for networks.
       unreleased_metrics: names of the metrics that look at clients' records, and so are covered by
         no epsilon.
@@ -94,14 +95,10 @@ class Objective(ABC):
 
     def _hold(self, federations: list[Federation], index: np.ndarray) -> None:
         """Takes the clients of these federations."""
-        self.federations = federations
-        self.index = index
+        self.federations, self.index = federations, index
+        self.info, self.clients = federations[0].dataset.info, federations[0].clients
         self.runs = len(index)
-        self.clients = federations[0].clients
-        if any(federation.clients != self.clients for federation in federations):
-            raise ValueError("runs of a batch need the same number of clients")
-        counts = np.stack([federation.partition.counts for federation in federations])
-        self.held = counts[index]
+        self.held = np.stack([federation.partition.counts for federation in federations])[index]
         self.records = torch.as_tensor(self.held, device=self.device)
         self._divisors: dict[int | None, Tensor] = {}
 
@@ -156,9 +153,8 @@ class Objective(ABC):
         """Names of this batch's metrics that look at clients' records: `unreleased_metrics`, and
         what settings ask for.
         """
-        return self.unreleased_metrics | (
-            QUANTILES if getattr(self.settings, "gradient_quantiles", False) else frozenset()
-        )
+        asked = getattr(self.settings, "gradient_quantiles", False)
+        return self.unreleased_metrics | (QUANTILES if asked else set())
 
     def asked_quantiles(self, parameters: Tensor) -> dict[str, Tensor]:
         """`gradient_quantiles` at global parameters [R, d], where the model has a setting of this
@@ -247,11 +243,7 @@ class Objective(ABC):
         """
         begin = start.unsqueeze(1).expand(self.runs, self.clients, self.dimension)
         rate, parameters = per_run(learning_rate, begin), begin.clone()
-        shift = (
-            torch.zeros((), dtype=start.dtype, device=start.device)
-            if drift is None
-            else opened(drift)
-        )
+        shift: Tensor | float = 0.0 if drift is None else opened(drift)
         for step in range(steps):
             batch = None if batches is None else batches[:, :, step]
             slope = self.gradient(parameters, batch)

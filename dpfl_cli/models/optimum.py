@@ -65,20 +65,15 @@ class LogisticProblem:
 
     def forward(self, x: Tensor, gradient: Tensor) -> Tensor:
         """[d] prox_{g / L}(x - gradient / L)."""
-        return self.penalty.prox(
-            x - gradient / self.smoothness, x.new_full((), 1 / self.smoothness)
-        )
+        return self.penalty.prox(x - gradient / self.smoothness, 1 / self.smoothness)
 
     def residual(self, x: Tensor) -> float:
         """L ||x - prox_{g / L}(x - grad f(x) / L)|| over the scale of gradients; without g that is
         ||grad f(x)||.
         """
         scale = max(1.0, float(self.weights @ torch.linalg.vector_norm(self.features, dim=-1)))
-        return (
-            self.smoothness
-            * float(torch.linalg.vector_norm(x - self.forward(x, self.gradient(x))))
-            / scale
-        )
+        moved = torch.linalg.vector_norm(x - self.forward(x, self.gradient(x)))
+        return self.smoothness * float(moved) / scale
 
     @cached_property
     def key(self) -> str:
@@ -139,10 +134,8 @@ def _proximal(problem: LogisticProblem) -> Tensor:
     """Accelerated proximal gradient steps from zero; momentum starts anew whenever it points
     uphill.
     """
-    x = problem.penalty.prox(
-        problem.features.new_zeros(problem.features.shape[1]), torch.ones(()).double()
-    )
-    ahead, t = x, 1.0
+    x = ahead = problem.features.new_zeros(problem.features.shape[1])
+    t = 1.0
     for step in range(STEPS):
         if step % 20 == 0 and problem.residual(x) <= TOLERANCE / 10:
             break

@@ -20,7 +20,7 @@ from torch.nn import functional
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.own_files import OwnFile, own_object
-from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.modules import trainable
 from dpfl_cli.models.network import Network, NetworkSettings
 
@@ -62,23 +62,9 @@ class OwnModule(Network):
         return _made(settings.path, info.feature_shape, info.classes, SEED)
 
     def initial_values(self, generator: np.random.Generator) -> np.ndarray:
-        info, seed = self._info(), int(generator.integers(2**63))
+        info, seed = self.info, int(generator.integers(2**63))
         module = _made(self.settings.path, info.feature_shape, info.classes, seed)
         return torch.cat([one.flatten() for one in trainable(module).values()]).detach().numpy()
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if self._info().classes is None:
-            return (outputs.reshape(targets.shape) - targets).square()
-        return super().losses(outputs, targets)
-
-    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        if self._info().classes is None:
-            return {"test_loss": self.losses(outputs, targets)}
-        return super().scores(outputs, targets)
-
-    def _info(self) -> DatasetInfo:
-        federation: Federation = self.federations[0]
-        return federation.dataset.info
 
 
 def _made(path: str | None, shape: tuple[int, ...], classes: int | None, seed: int) -> nn.Module:
@@ -112,12 +98,12 @@ def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: in
     """
     module = _made(path, shape, classes, SEED).eval()
     where = f"model.path={path}"
-    if any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in module.modules()):
-        raise ConfigError(
-            f"{where}: batch normalisation lets the records of a batch meet, and is not private; "
-            "write GroupNorm or LayerNorm"
-        )
     for one in module.modules():
+        if isinstance(one, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"{where}: batch normalisation lets the records of a batch meet, and is not "
+                "private; write GroupNorm or LayerNorm"
+            )
         if isinstance(one, nn.RNNBase | nn.RNNCellBase):
             raise ConfigError(
                 f"{where}: nn.{type(one).__name__}: recurrent layers of PyTorch give no gradients "
@@ -150,15 +136,15 @@ def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: in
     apart = torch.stack(alone).reshape(together.shape)
     if not torch.allclose(together, apart, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(f"{where}: a record's output depends on the other records of its batch")
-    after = _memory(module)
-    if len(before) != len(after) or any(
-        old is not new or size != now for (old, size), (new, now) in zip(before, after, strict=True)
-    ):
+    if _memory(module)[1] != before[1]:
         raise ConfigError(f"{where}: keeps something of the records that it has seen; keep nothing")
     return sum(one.numel() for one in parameters.values())
 
 
-def _memory(module: nn.Module) -> list[tuple[object, int]]:
-    """What its parts hold, and how much of it; torch itself refuses tensors changed in place."""
+def _memory(module: nn.Module) -> tuple[list[object], list[tuple[int, int]]]:
+    """What its parts hold (while that lives, nothing else has its id), and which ids and lengths
+    that has; torch itself refuses tensors changed in place.
+    """
     held = [value for part in module.modules() for value in vars(part).values()]
-    return [(one, len(one) if isinstance(one, list | dict | set) else 0) for one in held]
+    lengths = (len(one) if isinstance(one, list | dict | set) else 0 for one in held)
+    return held, list(zip(map(id, held), lengths, strict=True))

@@ -12,17 +12,15 @@ class Pools:
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self._device, self._dtype = device, dtype
-        self._known: dict[int, tuple[Records, Tensor, Tensor]] = {}
+        self._known: dict[Records, tuple[Tensor, Tensor]] = {}
 
     def of(self, records: Records) -> tuple[Tensor, Tensor]:
         """[N, ...] each: whole numbers as int64, others in the network's type; bytes of volumes
         (masks) stay bytes.
         """
-        key = id(records.features)
-        if key not in self._known:
-            both = self._tensor(records.features), self._tensor(records.targets)
-            self._known[key] = records, *both
-        return self._known[key][1:]
+        if records not in self._known:
+            self._known[records] = self._tensor(records.features), self._tensor(records.targets)
+        return self._known[records]
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         whole = np.issubdtype(values.dtype, np.integer)

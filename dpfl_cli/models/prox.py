@@ -38,7 +38,7 @@ class L1Box:
     def value(self, x: Tensor) -> Tensor:
         return self.weight * x.abs().sum(dim=-1)
 
-    def prox(self, v: Tensor, step: Tensor) -> Tensor:
+    def prox(self, v: Tensor, step: Tensor | float) -> Tensor:
         """sign(v_j) min(max(|v_j| - step omega, 0), alpha): the threshold first, then the box."""
         if not self.weight:
             return v if self.bound == inf else v.clamp(-self.bound, self.bound)
@@ -54,7 +54,7 @@ class Ball:
     def value(self, x: Tensor) -> Tensor:
         return x.new_zeros(x.shape[:-1])
 
-    def prox(self, v: Tensor, step: Tensor) -> Tensor:
+    def prox(self, v: Tensor, step: Tensor | float) -> Tensor:
         """The projection onto the ball."""
         norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
         return v * torch.clamp(self.radius / norm, max=1.0)

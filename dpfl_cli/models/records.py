@@ -153,16 +153,12 @@ class Block:
 
 @dataclass(frozen=True)
 class _Segment:
-    """A bucket of one federation's clients: rows [start, stop) of the pool."""
+    """A bucket of one federation's clients: rows of the pool from `start` on, `height` to each."""
 
     federation: int
     clients: np.ndarray
     start: int
     height: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.clients) * self.height
 
 
 class Pool:
@@ -192,7 +188,8 @@ class Pool:
         self.counts = np.stack([federation.partition.counts for federation in federations])
         self.first = np.zeros_like(self.counts)
         self.largest = max(1, int(self.counts.max(initial=0)))
-        self._segments, total = _segments(federations)
+        self._segments, self._ends = _segments(federations)
+        total = self._ends[-1]
         like = features_of(federations[0].dataset.train, np.arange(0))
         self.device = like.device
         self.features = like.new_zeros(total, like.shape[1])
@@ -253,27 +250,24 @@ class Pool:
         remain their shares of their own client's mean. Federations of one run and of equal size
         come side by side, as the pairs of a minibatch.
         """
-        places = [self.rows(number) for number in range(len(self.counts))]
-        heights = [rows.stop - rows.start for rows in places]
-        alone = np.array_equal(self.index, np.arange(len(places)))
+        heights = np.diff(self._ends).tolist()
+        alone = np.array_equal(self.index, np.arange(len(heights)))
         if alone and heights[0] and len(set(heights)) == 1:
             size = max(1, self._budget // pair_bytes(heights[0]))
-            for first in range(0, len(places), size):
-                some = slice(first, min(first + size, len(places)))
-                rows = slice(places[first].start, places[some.stop - 1].stop)
+            for some in slices(len(heights), size):
+                rows = slice(self._ends[some.start], self._ends[some.stop])
                 yield self._block(rows, heights[0], None, some)
             return
         segments = [
-            _Segment(number, np.zeros(1, np.int64), rows.start, height)
-            for number, (rows, height) in enumerate(zip(places, heights, strict=True))
+            _Segment(number, np.zeros(1, np.int64), self._ends[number], height)
+            for number, height in enumerate(heights)
             if height
         ]
         yield from self._full(segments, pair_bytes)
 
     def rows(self, federation: int) -> slice:
         """Where its records are, with rows of zeros, whose weight is zero, among them."""
-        own = [segment for segment in self._segments if segment.federation == federation]
-        return slice(own[0].start, own[-1].stop) if own else slice(0, 0)
+        return slice(self._ends[federation], self._ends[federation + 1])
 
     def _full(
         self, segments: Sequence[_Segment], pair_bytes: Callable[[int], int]
@@ -283,17 +277,14 @@ class Pool:
             each = pair_bytes(height)
             several = max(1, min(len(runs), self._budget // each))
             size = max(1, self._budget // (each * several))
-            for begin in range(0, len(segment.clients), size):
-                clients = segment.clients[begin : begin + size]
-                start = segment.start + begin * height
+            for part in slices(len(segment.clients), size):
+                clients, key = segment.clients[part], (number, part.start)
+                start = segment.start + part.start * height
                 rows = slice(start, start + len(clients) * height)
                 where = _index(clients, self.device)
-                for first in range(0, len(runs), several):
-                    some = runs[first : first + several]
-                    key = number, begin
-                    yield self._block(
-                        rows, height, _index(some, self.device), where, some.tolist(), key
-                    )
+                for some in (runs[few] for few in slices(len(runs), several)):
+                    places = _index(some, self.device)
+                    yield self._block(rows, height, places, where, some.tolist(), key)
 
     def _block(self, rows: slice, height: int, *whose: Any) -> Block:
         """Rows of the pool as a block, `height` of them to a pair."""
@@ -305,36 +296,33 @@ class Pool:
         return CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
 
     def _gathered(self, batch: Tensor, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
-        records, pairs = batch.shape[-1], batch.shape[0] * batch.shape[1]
         own = (batch >= 0).logical_and_(batch < self._counts)
-        rows = torch.where(own, self._first + batch, 0).view(-1)
-        size = max(1, self._budget // pair_bytes(records))
-        for start in range(0, pairs, size):
-            some = rows[start * records : (start + size) * records]
-            parts = (self.features, self.targets, self.squared_norms)
-            features, targets, norms = (part.index_select(0, some) for part in parts)
-            weights = (some > 0).to(norms.dtype) / records
-            shape = -1, records
-            yield Block(
-                features.unflatten(0, shape),
-                targets.view(shape),
-                norms.view(shape),
-                weights.view(shape),
-                None,
-                slice(start, start + size),
+        rows = torch.where(own, self._first + batch, 0).view(-1, batch.shape[-1])
+        size = max(1, self._budget // pair_bytes(batch.shape[-1]))
+        for pairs in slices(len(rows), size):
+            some = rows[pairs]
+            features, targets, norms = (
+                part.index_select(0, some.view(-1)).unflatten(0, some.shape)
+                for part in (self.features, self.targets, self.squared_norms)
             )
+            weights = (some > 0).to(norms.dtype) / batch.shape[-1]
+            yield Block(features, targets, norms, weights, None, pairs)
 
 
-def _segments(federations: Sequence[Federation]) -> tuple[list[_Segment], int]:
-    """The buckets' places in the pool, after row 0, and the number of rows."""
-    segments, total = [], 1
+def _segments(federations: Sequence[Federation]) -> tuple[list[_Segment], list[int]]:
+    """The buckets' places in the pool, after row 0, and where the rows of every federation begin
+    and those of the last one end.
+    """
+    segments, ends = [], [1]
     for number, federation in enumerate(federations):
+        total = ends[-1]
         for clients in federation.buckets():
             height = int(federation.partition.counts[clients].max(initial=0))
             if height:
                 segments.append(_Segment(number, clients, total, height))
                 total += len(clients) * height
-    return segments, total
+        ends.append(total)
+    return segments, ends
 
 
 def _index(numbers: np.ndarray, device: torch.device) -> RecordIndex:

@@ -158,14 +158,15 @@ class SingleLayer(Dense):
             kernel.solve(self._layouts(torch.float64), values, sides, *numbers, result)
             return client_values(result)
         layer = self.layers[0]
-        keys = self._numbers("damping", damping), self._numbers("clip", clip_norm)
-        pair_bytes = self._solve_bytes if curvature == "hessian" else self._covariance_bytes
+        keys, pair_bytes = None, self._solve_bytes
+        if curvature == "covariance":
+            keys = self._numbers("damping", damping), self._numbers("clip", clip_norm)
+            pair_bytes = self._covariance_bytes
         for block in self._pool.blocks(None, pair_bytes):
             side = layer.matrix(block.of(sides))
             chances, shares = self._curved(block, values, limits, curvature)
             if chances is None:
-                kept = keys if curvature == "covariance" else None
-                solved = self._by_rows(block, shares, side, shifts, kept)
+                solved = self._by_rows(block, shares, side, shifts, keys)
             else:
                 solved = self._by_hessians(block, chances, shares, side, shifts)
             block.put(result, layer.flat(solved).to(result.dtype))
@@ -268,7 +269,7 @@ class SingleLayer(Dense):
         Args:
           keys: [R] damping and bounds that factors are kept by; None: they are used once.
         """
-        factors = []
+        solved, damping = torch.empty_like(side), shifts.to(side.dtype)
         for place, run in enumerate(block.numbers):
             key = None if keys is None else (block.key, keys[0][run], keys[1][run])
             factor = self._factors.get(key)
@@ -279,10 +280,8 @@ class SingleLayer(Dense):
                 kept = self._kept_bytes + sum(part.nbytes for part in factor)
                 if key is not None and kept <= KEPT_FACTORS * free_memory(self.device):
                     self._factors[key], self._kept_bytes = factor, kept
-            factors.append(factor)
-        own_roots, inverses = [one for one, _ in factors], [one for _, one in factors]
-        damping = per_run(shifts[block.runs], side)
-        return covariance_solve(block.features, own_roots, inverses, side, damping)
+            solved[place] = covariance_solve(block.features, *factor, side[place], damping[run])
+        return solved
 
     def _solve_bytes(self, records: int) -> int:
         """Bytes that a solve of one pair works on."""

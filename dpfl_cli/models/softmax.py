@@ -4,9 +4,9 @@ layer.
 A bias is one more feature that is always 1, and a frozen layer is a feature map, applied once.
 """
 
-import weakref
 from math import prod, sqrt
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from dpfl_cli.models.single_layer import SingleLayer
 
 MAP_ROWS = 1 << 13  # records that pass the frozen layer at once
 
-_mapped: dict[tuple[object, ...], tuple[weakref.ref[np.ndarray], Tensor]] = {}
+_mapped: WeakKeyDictionary[Records, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
 
 
 class SoftmaxSettings(Settings):
@@ -84,10 +84,9 @@ def frozen_features(records: Records, settings: SoftmaxSettings, device: torch.d
     from data or from a run's seed. The result is kept as long as the records live.
     """
     width, seed, precision = settings.frozen_width or 0, settings.frozen_seed, settings.precision
-    key = (id(records.features), width, seed, precision, str(device))
-    kept = _mapped.get(key)
-    if kept is not None and kept[0]() is records.features:
-        return kept[1]
+    key, known = (width, seed, precision, device), _mapped.setdefault(records, {})
+    if key in known:
+        return known[key]
     inputs, dtype = prod(records.features.shape[1:]), DTYPES[precision]
     uniform = stream_generator(seed, "frozen layer").uniform(-1.0, 1.0, (width, inputs + 1))
     layer = torch.from_numpy(uniform / sqrt(inputs)).to(device, dtype)
@@ -95,5 +94,5 @@ def frozen_features(records: Records, settings: SoftmaxSettings, device: torch.d
     for some in slices(len(records), MAP_ROWS):
         part = torch.from_numpy(records.features[some].reshape(-1, inputs)).to(device, dtype)
         mapped[some] = torch.addmm(layer[:, -1], part, layer[:, :-1].T).relu_()
-    _mapped[key] = (weakref.ref(records.features, lambda _: _mapped.pop(key, None)), mapped)
+    known[key] = mapped
     return mapped

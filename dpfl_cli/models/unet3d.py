@@ -60,19 +60,14 @@ class Unet(nn.Module):
     def __init__(self, channels: int, groups: int, labels: int) -> None:
         super().__init__()
         c, g = channels, groups
-        self.down = nn.ModuleList(
-            [
-                nn.Sequential(_block(1, c, None), _block(c, 2 * c, g)),
-                nn.Sequential(_block(2 * c, 2 * c, g), _block(2 * c, 4 * c, g)),
-            ]
-        )
-        self.bottom = nn.Sequential(_block(4 * c, 4 * c, g), _block(4 * c, 8 * c, g))
-        self.up = nn.ModuleList(
-            [
-                nn.Sequential(_block(12 * c, 4 * c, g), _block(4 * c, 4 * c, g)),
-                nn.Sequential(_block(6 * c, 2 * c, g), _block(2 * c, 2 * c, g)),
-            ]
-        )
+
+        def level(into: int, between: int, out: int) -> nn.Sequential:
+            return nn.Sequential(_block(into * c, between * c, g), _block(between * c, out * c, g))
+
+        first = nn.Sequential(_block(1, c, None), _block(c, 2 * c, g))
+        self.down = nn.ModuleList([first, level(2, 2, 4)])
+        self.bottom = level(4, 4, 8)
+        self.up = nn.ModuleList([level(12, 4, 4), level(6, 2, 2)])
         self.classifier = nn.Conv3d(2 * c, labels, 1)
 
     def forward(self, volumes: Tensor) -> Tensor:

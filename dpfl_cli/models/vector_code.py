@@ -121,12 +121,9 @@ class Code:
     def spread(self, array: Any, index: Index) -> Any:
         """One number in all lanes."""
         number = self.builder.load(self.builder.gep(array, [index.value]), align=self.size)
-        return self.spread_value(number, self.lanes)
-
-    def spread_value(self, number: Any, lanes: int) -> Any:
-        none = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
+        none = ir.Constant(self.vector, ir.Undefined)
         single = self.builder.insert_element(none, number, _LANE(0))
-        return self.shuffled(single, none, [0] * lanes)
+        return self.shuffled(single, none, [0] * self.lanes)
 
     def whole(self, array: tuple[Any, Any], index: int) -> Index:
         """A whole number of an array."""

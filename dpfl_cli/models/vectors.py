@@ -156,11 +156,6 @@ def inner(code, one, other, number):  # type: ignore[no-untyped-def]
     return code.builder.extract_element(sums, ir.IntType(32)(0))
 
 
-def lanes_of(number: type) -> int:
-    """How many numbers of a type are a vector."""
-    return VECTOR_BYTES // np.dtype(number).itemsize
-
-
 def aligned(size: int, number: type, zeros: bool = True) -> np.ndarray:
     """[size] zeros, or anything, beginning with a cache line, so that no vector lies across two."""
     many = size + VECTOR_BYTES // 4

@@ -17,7 +17,6 @@ import numpy as np
 
 from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.privacy.amplification import of_rounds
 from dpfl_cli.privacy.kinds import KINDS
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 
@@ -85,7 +84,7 @@ class Accountant(ABC):
                 )
                 return (
                     f"{self.name} prices {own} releases, but release '{entry.name}' is "
-                    f"{KINDS[entry.kind].label}: use accountant={_one_of(others)}"
+                    f"{KINDS[entry.kind].label}: use accountant={', '.join(others)}"
                 )
         return None
 
@@ -113,7 +112,7 @@ class Accountant(ABC):
         if not entries:
             return 0.0
         if entries[0].law == self.amplifies:
-            entries = [of_rounds(entries)]
+            entries = [_of_rounds(entries)]
             if _has_no_noise(entries[0]):
                 return math.inf
         elif entries[0].law != "full":
@@ -128,8 +127,7 @@ class Accountant(ABC):
 def accountant(name: str, options: dict[str, Any] | None = None) -> Accountant:
     """The accountant registered as `name` with these settings (defaults where not given)."""
     known = lookup("accountant", name)
-    built: Accountant = known.target(parse_settings(known.settings, options or {}, "accountant"))
-    return built
+    return known.target(parse_settings(known.settings, options or {}, "accountant"))
 
 
 @dataclass(frozen=True)
@@ -195,16 +193,52 @@ def price_all(ledger: Ledger, delta: float) -> list[PrivacyCost]:
     ]
 
 
-def _one_of(names: list[str]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
 def _charged(ledger: Ledger) -> list[LedgerEntry]:
     return [entry for entry in ledger.entries if entry.count > 0]
 
 
 def _values(entries: list[LedgerEntry], what: str) -> list[str]:
     return sorted({str(getattr(entry, what)) for entry in entries})
+
+
+def _of_rounds(entries: list[LedgerEntry]) -> LedgerEntry:
+    """All releases of a run as one for each round, of clients that were drawn for it.
+
+    All releases of a round are of one cohort, so that they are not amplified apart: together they
+    are one release of the cohort. Gaussian releases of multipliers z_j compose, adaptively, to one
+    of 1 / z^2 = sum_j 1 / z_j^2 (Dong, Roth and Su 2022, Corollary 3.3), and what dominates a
+    mechanism dominates it on a cohort, too (Zhu, Dong and Wang 2022, arXiv:2106.08567, Theorem 11).
+
+    A client may keep a state from the rounds in which it took part. By a Poisson law that changes
+    nothing: given who else takes part in which round, and what was released before, a release is,
+    where the client is not among the data, one Gaussian; where it is, that Gaussian moved by at
+    most the sensitivity with probability q, whatever its state. Divergences are jointly convex in
+    such mixtures, and adaptive composition applies.
+
+    Raises:
+      PrivacyError: the rounds or the rates are not known, or releases are not Gaussian.
+    """
+    first, total = entries[0], dict[int, float]()
+    for entry in entries:
+        rounds = entry.rounds or ()
+        if len(rounds) != entry.count or entry.rate != first.rate or entry.rate is None:
+            raise PrivacyError(
+                f"release '{entry.name}': clients were drawn, but the ledger does not say at which "
+                "rate, or for which rounds; mend the ledger"
+            )
+        if entry.kind != "gaussian":
+            raise PrivacyError(
+                f"release '{entry.name}': drawing clients amplifies Gaussian releases; write "
+                "participation=full"
+            )
+        with np.errstate(over="ignore"):  # as good as no noise, of which the sum is infinite
+            squares = (entry.parameters() ** -2.0).tolist()
+        for number, squared in zip(rounds, squares, strict=True):
+            total[number] = total.get(number, 0.0) + squared
+    numbers = sorted(total)
+    with np.errstate(divide="ignore"):  # endless noise
+        costs = np.array([total[number] for number in numbers]) ** -0.5
+    return first.of_releases(costs, np.array(numbers))
 
 
 def _has_no_noise(entry: LedgerEntry) -> bool:

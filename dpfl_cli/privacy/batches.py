@@ -71,12 +71,13 @@ def drawn(
       repeats: whether a record may come several times.
     """
     clients = held.shape[1]
-    if not repeats:
+    law: BatchLaw = "repeats" if repeats else "subset"
+    if repeats:
+        draws = streams.uniform(stream, numbers, clients, size, device=device)
+        records = (draws * on_device(held, device).unsqueeze(-1)).long()
+    else:
         records = streams.subset(stream, numbers, clients, held, size, device)
-        return Batch("subset", size, stream, numbers.copy(), records, maker=_MAKER)
-    draws = streams.uniform(stream, numbers, clients, size, device=device)
-    records = (draws * on_device(held, device).unsqueeze(-1)).long()
-    return Batch("repeats", size, stream, numbers.copy(), records, maker=_MAKER)
+    return Batch(law, size, stream, numbers.copy(), records, maker=_MAKER)
 
 
 def epoch(
@@ -91,11 +92,11 @@ def epoch(
     smallest client fills.
     """
     widths, parts = held.max(axis=1), int(held.min()) // size
-    most, draws = int(widths.max()), torch.empty(0)
-    for width in np.unique(widths)[::-1].tolist():  # a run's own, whoever is stacked with it
+    most, draws = int(widths.max()), torch.zeros((), device=device)
+    for width in np.unique(widths).tolist():  # a run's own, whoever is stacked with it
         part = streams.uniform(stream, numbers, held.shape[1], width, device=device)
         mine = on_device(widths == width, part.device).reshape(-1, 1, 1)
-        draws = torch.where(mine, pad(part, (0, most - width)), draws) if draws.numel() else part
+        draws = torch.where(mine, pad(part, (0, most - width)), draws)
     absent = torch.arange(most) >= torch.from_numpy(held).unsqueeze(-1)
     order = draws.masked_fill(on_device(absent, device), 2.0).argsort(dim=-1)[..., : parts * size]
     # ascending within a part, as subsets are

@@ -5,7 +5,7 @@ travels with the values; a mechanism reads it from there and nowhere else.
 """
 
 import math
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -32,10 +32,9 @@ Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
 CLAIM = ", as whoever computed it says"  # of bounds that are proved once a model vouches for them
 BALL = "clipped to the ball of radius C: 2C under replace_one, C otherwise"
-_MAKER = object()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Bounded:
     """One bounded contribution per client.
 
@@ -65,26 +64,20 @@ class Bounded:
     unit: Unit
     proof: str
     repaired: Diagnostic
-    quantity: Literal["", "squared_norms"] = ""
-    proved: bool = False
-    source: object = None
-    batch: Batch | None = None
-    shape: tuple[int, ...] = ()
-    maker: InitVar[object] = None  # not a field, so that dataclasses.replace cannot copy it
-    _versions: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    quantity: Literal["", "squared_norms"]
+    proved: bool
+    source: object
+    batch: Batch | None
+    shape: tuple[int, ...]
+    _versions: tuple[int, ...] = field(repr=False, compare=False)
 
-    def __post_init__(self, maker: object) -> None:
-        if maker is not _MAKER:
-            raise PrivacyError(
-                "bounded values are made by clipping only: use clip(values, clip_norm)"
-            )
-        object.__setattr__(self, "_versions", self._current_versions())
+    def __init__(self, *_: object, **__: object) -> None:  # nor does dataclasses.replace copy one
+        raise PrivacyError("bounded values are made by clipping only: use clip(values, clip_norm)")
 
     @property
     def cohort(self) -> Cohort | None:
         """Those whose contributions they are; None where all clients take part."""
-        found: Cohort | None = self.values.cohort
-        return found
+        return self.values.cohort
 
     @property
     def is_vector(self) -> bool:
@@ -145,6 +138,7 @@ def bounded(
         unit=unit,
         proof=proof,
         repaired=diagnostic(torch.zeros_like(bound) if repaired is None else repaired),
+        quantity="",
         proved=False,
         source=object(),
         batch=batch,
@@ -153,12 +147,10 @@ def bounded(
 
 
 def _made(**attributes: Any) -> Bounded:
-    """Bounded values with these attributes; a frozen dataclass's own `__init__` takes many times as
-    long.
-    """
-    found: Bounded = object.__new__(Bounded)
+    """Bounded values with these attributes."""
+    found = object.__new__(Bounded)
     vars(found).update(attributes)
-    found.__post_init__(_MAKER)
+    vars(found)["_versions"] = found._current_versions()
     return found
 
 
@@ -241,8 +233,8 @@ def clip_symmetric(values: Tensor, clip_norm: Tensor) -> Bounded:
             "symmetric matrices are packed as [runs, clients, p (p + 1) / 2], not "
             f"{list(values.shape)}"
         )
-    ends = torch.arange(size, 0, -1).cumsum(0)
-    diagonal = on_device(torch.cat((ends.new_zeros(1), ends[:-1])), triangle.device)
+    rows, columns = np.triu_indices(size)
+    diagonal = on_device(np.flatnonzero(rows == columns), triangle.device)
     own = vector_norms(triangle.index_select(-1, diagonal)).square()
     # every entry beside the diagonal stands for two; a triangle's own norm is at most the matrix's
     norms = (2 * vector_norms(triangle).square() - own).clamp(min=0.0).sqrt()
@@ -254,7 +246,7 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
     """`clip` of what is inside client values by given norms, float64 [R, M], which no two values'
     distance and no value's L2 norm exceed.
     """
-    norms, limit = lengths.unsqueeze(-1), bound.reshape(-1, 1, 1)
+    norms, limit = lengths.unsqueeze(-1), per_run(bound, inside)
     finite = norms <= math.sqrt(torch.finfo(inside.dtype).max)  # false for NaN
     found = bounded(
         scaled_to_ball(inside, norms, limit, finite | torch.isinf(limit)),
@@ -302,16 +294,15 @@ def scaled(values: Bounded, factors: Tensor) -> Bounded:
     if values.quantity:
         raise PrivacyError("squared norms are not scaled: scale the vectors that they are of")
     inside = values.checked()
-    numbers = per_run(factors, inside[..., 0] if values.is_vector else inside, inside.dtype)
+    numbers = per_run(factors, inside[..., 0] if values.is_vector else inside)
     numbers = numbers.expand(inside.shape[:2])
     sizes = numbers.abs()
     replaced, left_out = (
-        (one if one.dim() == 2 else one.unsqueeze(-1)) * sizes
-        for one in (values.replace_one, values.zero_out)
+        per_run(one, sizes) * sizes for one in (values.replace_one, values.zero_out)
     )
     return _derived(
         values,
-        inside * (numbers.unsqueeze(-1) if values.is_vector else numbers),
+        inside * per_run(numbers, inside),
         bound=values.bound * sizes.amax(dim=1),
         replace_one=replaced,
         zero_out=left_out,

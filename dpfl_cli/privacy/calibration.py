@@ -8,7 +8,7 @@ multiplier, say) follows inside that function.
 import math
 from collections.abc import Callable
 
-from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import Accountant, TooLargeToPrice
 from dpfl_cli.privacy.ledger import Ledger
 
@@ -27,7 +27,7 @@ def calibrate(
     """The parameter at which the ledger's epsilon meets the target from below.
 
     Args:
-      target_epsilon: positive.
+      target_epsilon: positive and finite.
       delta: between 0 and 1.
       accountant: whose epsilon is meant.
       ledger_of: the planned ledger at a parameter: noise multiplier (epsilon falls as it grows), or
@@ -39,14 +39,10 @@ def calibrate(
       states it (1e-9; pld 1e-4).
 
     Raises:
-      ConfigError: target or delta out of range.
+      ConfigError: delta out of range.
       PrivacyError: the accountant cannot price the ledger, no parameter meets the target (with the
         smallest epsilon within reach), or every one does.
     """
-    if not 0 < target_epsilon < math.inf:
-        raise ConfigError(
-            f"dp.epsilon={target_epsilon:g}: must be a positive number; for no privacy use dp=none"
-        )
 
     def parameter(noise: float) -> float:
         return 1 / noise if increasing else noise
@@ -76,8 +72,7 @@ def calibrate(
         if loud <= LEAST:
             raise PrivacyError(
                 f"{goal} is met with any noise (the largest epsilon is {loud_epsilon:.6g}): there "
-                "is nothing to calibrate; "
-                "give the noise level itself"
+                "is nothing to calibrate; give the noise level itself"
             )
         quiet, quiet_epsilon = loud, loud_epsilon
         loud = max(loud / 4, LEAST)
@@ -116,8 +111,8 @@ def refuse_hopeless(ledger: Ledger) -> None:
     if not ledger.releases:
         raise PrivacyError(
             "nothing is released, so there is no noise to calibrate: take more rounds or another "
-            "schedule (one drawn at "
-            "random has a release for sure with algorithm.final_release=true), or drop dp.epsilon"
+            "schedule (one drawn at random has a release for sure with "
+            "algorithm.final_release=true), or drop dp.epsilon"
         )
     for entry in ledger.entries:
         if entry.kind == "nonprivate" and entry.count:

@@ -53,7 +53,7 @@ class Canaries:
 
     def _scored(self, target: type[Mechanism], mechanism: Mechanism, call: Call) -> Release:
         """The release of contributions with the canaries among them."""
-        values, spec, relation = call.values, call.spec, mechanism._site.setup.relation
+        values, spec, setup = call.values, call.spec, mechanism._site.setup
         row, there = self._places(call)
         drawn = values.cohort is not None or values.batch is not None
         inside = values.checked().clone()
@@ -64,7 +64,7 @@ class Canaries:
         if values.unit == "client":
             inside[runs, row] = 0.0
         others = first.double().clone()
-        low, high = self._amounts(values, row, relation)
+        low, high = self._amounts(values, row, setup.relation)
         planted = torch.where(there, torch.where(self.sides, high, low), 0.0)
         first[runs, row] += planted.to(first.dtype)
         found = target._released(mechanism, call._replace(values=claimed(values, inside)))
@@ -73,14 +73,14 @@ class Canaries:
         if numbers.dim() == 2:
             seen, known, share = numbers[runs, row], others[runs, row], 1.0
         else:
-            share = 1 / mechanism._site.setup.cohort
+            share = 1 / setup.cohort
             seen, known = numbers, others.sum(dim=1) * share
         rest = seen.double() - known
         rate = 1.0
         if values.cohort is not None:
             rate = values.cohort.sampling.rate
         elif values.batch is not None:
-            rate = values.batch.size / mechanism._site.setup.fewest()
+            rate = values.batch.size / setup.fewest()
         self.gaussian &= not drawn and found.noise_std is not None
         score = rest
         if found.noise_std is not None:
@@ -137,4 +137,4 @@ def _log_density(rest: Tensor, amount: Tensor, std: Tensor, rate: float) -> Tens
     if rate >= 1:
         return ratio
     away = torch.log1p(torch.tensor(-rate, dtype=torch.float64))
-    return torch.logaddexp(away.expand_as(ratio), ratio + np.log(rate))
+    return torch.logaddexp(away, ratio + np.log(rate))

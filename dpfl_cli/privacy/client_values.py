@@ -37,7 +37,7 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.descent_loops import descent
 from dpfl_cli.data.programs import built, built_or_none
 from dpfl_cli.data.threads import even_parts, in_threads, usable_threads
-from dpfl_cli.privacy.separation import PUBLIC, RULES, Given, Mixing, flat, parts
+from dpfl_cli.privacy.separation import PUBLIC, RULES, Given, Mixing, parts
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
@@ -97,7 +97,7 @@ class Unreleased(Tensor):
         if name in READERS:
             raise PrivacyError(f"{cls.what} read out by {name}(): {cls.way_out}")
         if in_place or kwargs:
-            targets = [*parts(args[:1] if in_place else ()), *parts(kwargs.get("out"))]
+            targets = parts((args[:1] if in_place else (), kwargs.get("out")))
             if any(isinstance(target, Tensor) and id(target) not in bare for target in targets):
                 raise PrivacyError(
                     f"{cls.what} written into a plain tensor by {name}: use a new tensor, or a "
@@ -182,7 +182,7 @@ class ClientValues(Unreleased):
             raise Mixing("they are of different runs or clients")
         RULES[func](given)
         result = func(*given.args, **given.kwargs)
-        for part in flat((result,)):
+        for part in parts((result,)):
             if isinstance(part, Tensor) and part.shape[:2] != own[0]:
                 # how many entries there would be may tell of their values
                 raise Mixing(f"{list(own[0])} would not be its first two axes any more")
@@ -204,7 +204,7 @@ class Diagnostic(Unreleased):
     @classmethod
     def _computed(cls, func: Callable[..., Any], given: Given) -> Any:
         name, (args, kwargs, _) = func.__name__, given
-        chosen = name in ("__getitem__", "__setitem__") and any(map(given.own, parts(args[1])))
+        chosen = name in ("__getitem__", "__setitem__") and any(map(given.own, parts(args[1:2])))
         if chosen or (name == "where" and len(args) + len(kwargs) < 3):
             raise Mixing("a shape would depend on them")
         return func(*args, **kwargs)
@@ -238,7 +238,7 @@ def of_cohort(values: V, cohort: Any) -> V:
     one.
     """
     if cohort is not None:
-        for part in parts(values):
+        for part in parts((values,)):
             if isinstance(part, Unreleased):
                 part.cohort = cohort
     return values

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import (
     ClientValues,
     Diagnostic,
-    client_values,
     diagnostic,
     opened,
 )
@@ -34,22 +33,6 @@ def curvature_diagnostics(largest: ClientValues) -> dict[str, Diagnostic]:
     return {"largest_curvature": diagnostic(opened(largest).mean(dim=-1))}
 
 
-def drift_start(values: Tensor) -> dict[str, ClientValues]:
-    """`drift_so_far` before anything was communicated, for client values [R, M, d]."""
-    nothing = client_values(torch.zeros_like(opened(values)[..., 0], dtype=torch.float64))
-    return {"longest": nothing, "clipped": nothing}
-
-
-def drift_so_far(
-    lengths: Tensor, seen: Mapping[str, Tensor], clip_norm: Tensor
-) -> dict[str, Tensor]:
-    """[R, M] client values of what clients communicate, with lengths [R, M] (0: nothing): the
-    longest so far, and how often one was clipped to C [R].
-    """
-    clipped = seen["clipped"] + (lengths > clip_norm.unsqueeze(-1))
-    return {"longest": torch.maximum(seen["longest"], lengths), "clipped": clipped}
-
-
 def drift_diagnostics(
     lengths: Tensor,
     seen: Mapping[str, Tensor],
@@ -61,7 +44,8 @@ def drift_diagnostics(
     Args:
       lengths: [R, M] client values, how long what clients would communicate now is before any
         clipping.
-      seen: as `drift_so_far`.
+      seen: [R, M] client values of what clients communicated so far: "longest", and how often it
+        was "clipped".
       communications: [R] how many there were.
       watched: a client, or None.
 
@@ -100,7 +84,7 @@ def record_diagnostics(
         C.
     """
     norms = opened(squared_norms)
-    longer = norms > clip_norm.to(norms.dtype).square().reshape(-1, 1, 1)
+    longer = norms > per_run(clip_norm, norms).square()
     return {
         "clipped_fraction": diagnostic(longer.sum(dim=(1, 2)).to(norms.dtype) / records.sum(dim=1))
     }

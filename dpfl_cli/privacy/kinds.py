@@ -6,7 +6,6 @@ and refuses a kind that has no such method. A new kind of release is a class her
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ class Losses:
     distribution: Callable[[float], Any]
 
 
-class Kind(ABC):
+class Kind:
     """A kind of release. Beside these, it has the curves that are known of it:
 
     squared_mu(entries)      sum of mu^2, of kinds that compose as Gaussians
@@ -47,9 +46,9 @@ class Kind(ABC):
     label: str
     event_name: str  # as dp-accounting calls the event of one release
 
-    @abstractmethod
     def unprotected(self, parameters: np.ndarray) -> bool:
         """Whether one of the releases protects nothing."""
+        return True
 
 
 class Gaussian(Kind):
@@ -155,9 +154,6 @@ class NonPrivate(Kind):
     name = "nonprivate"
     label = "non-private"
     event_name = "NonPrivateDpEvent"
-
-    def unprotected(self, parameters: np.ndarray) -> bool:
-        return True
 
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Gaussian(), Pure(), NonPrivate())}

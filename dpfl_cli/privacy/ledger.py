@@ -144,9 +144,9 @@ class LedgerEntry:
                 f"release {self.name} changed its kind, shape, relation, unit or scope during a run"
             )
         noise = [np.broadcast_to(np.asarray(one.parameter, float), one.count) for one in both]
+        rounds = np.array([*(self.rounds or ()), *(later.rounds or ())], int)
         return replace(
-            self.of_releases(np.concatenate(noise)),
-            rounds=None if self.rounds is None else self.rounds + (later.rounds or ()),
+            self.of_releases(np.concatenate(noise), rounds),
             sensitivity=self.sensitivity if self.sensitivity == later.sensitivity else None,
             floats=self.floats + later.floats,
         )
@@ -274,7 +274,7 @@ class BatchLedger:
         columns = [one for log in self.logs.values() for one in (log.parameters, log.counts)]
         table = np.hstack([np.zeros((self.runs, 1)), *columns])
         _, first = np.unique(table, axis=0, return_index=True)
-        return [int(run) for run in first]
+        return first.tolist()
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""

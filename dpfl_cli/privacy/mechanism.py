@@ -6,7 +6,6 @@ carry their own sensitivity. No noise is ever used twice: a release is addressed
 run's round and its number within the round.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,7 +94,6 @@ class Mechanism(ABC):
         self.settings = list(settings)
         self._site = site
         self._last = np.array([setup.rounds for setup in site.setups])
-        self._all = np.ones(len(self.settings), bool)
         self._unread: dict[str, Tensor] = {}  # name -> whether its bounds were good; see `verify`
         self._provenance = Provenance()
 
@@ -193,16 +191,15 @@ class Mechanism(ABC):
         """
         refuse_watchers()
         spec = self._checked(name, values, rounds)
-        mask = self._all if charged is None else np.asarray(charged, bool)
+        mask = np.ones(rounds.shape, bool) if charged is None else np.asarray(charged, bool)
         found = self._released(self._charge(spec, values, rounds, mask))
         if found.averaged is None and self.trust != "local":
             raise PrivacyError(
                 f"{type(self).__name__}: only the mean is seen under {self.trust} trust; give "
                 "Release(averaged=...)"
             )
-        if found.own is not None:
-            of_cohort(found.own, values.cohort)
-        if charged is None or mask.all():
+        of_cohort(found.own, values.cohort)
+        if mask.all():
             return found
         received, mean = _only(mask, found.received), _only(mask, found.mean)
         own = None if found.own is None else client_values(_only(mask, found.own))
@@ -237,9 +234,8 @@ class Mechanism(ABC):
     def due(self, name: str, rounds: np.ndarray) -> np.ndarray:
         """[R] booleans: whether a release is to be made in this round, by its public schedule."""
         self._spec(name)
-        numbers = zip(self._site.specs, rounds.tolist(), strict=True)
-        made = [(specs[name].made, number) for specs, number in numbers]
-        return np.array([one is None or bool(one[number - 1]) for one, number in made])
+        runs = zip(self._site.specs, self.rounds, rounds.tolist(), strict=True)
+        return np.array([specs[name].occurs(last)[number - 1] for specs, last, number in runs])
 
     def verify(self) -> None:
         """Makes up for the checks of bounds that rounds on a device leave open, so as not to wait
@@ -363,11 +359,11 @@ class Mechanism(ABC):
         Read on the host where that costs nothing, else when metrics are read (`verify`): noise in
         proportion to an infinite bound drowns the values, so that nothing leaks until then.
         """
-        if bound.device.type == "cpu":
-            _demand(name, all(0.0 < one < math.inf for one in bound.tolist()))
-            return
         good = ((bound > 0) & (bound < torch.inf)).all()
-        self._unread[name] = self._unread[name] & good if name in self._unread else good
+        if bound.device.type == "cpu":
+            _demand(name, bool(good))
+        else:
+            self._unread[name] = good & self._unread.get(name, good)
 
 
 def _demand(name: str, good: bool) -> None:

@@ -10,15 +10,9 @@ A target epsilon is nominal where what set the noise does not prove that it meet
 `why_nominal`. The epsilon of the ledger, which is priced as always, is what the noise is worth.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from dpfl_cli.privacy.bounded import Relation
 
 FORMULAS = ("lemma1", "record_heuristic")  # of papers
 NOMINAL_SIGN = ": nominal"  # how the name of a calibration ends in reports where the target is
@@ -100,7 +94,7 @@ def lemma1(epsilon: float, delta: float, releases: int, v: float) -> float:
 
 
 def record_heuristic(
-    epsilon: float, delta: float, releases: int, records: int, relation: Relation
+    epsilon: float, delta: float, releases: int, records: int, relation: str
 ) -> float:
     """The noise multiplier of sigma = (2 C / m) sqrt(2 R l) / epsilon, for a client of m records.
 

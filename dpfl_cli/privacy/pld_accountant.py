@@ -1,20 +1,34 @@
 """Privacy loss distributions, composed by dp-accounting."""
 
 import math
-from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from dpfl_cli.config.component import PositiveOrNone, Settings, component
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import Accountant, TooLargeToPrice
-from dpfl_cli.privacy.amplification import poisson_epsilon
 from dpfl_cli.privacy.gaussian_accountants import GdpAccountant
 from dpfl_cli.privacy.kinds import Losses, by_kind
 from dpfl_cli.privacy.ledger import LedgerEntry
 from dpfl_cli.privacy.renyi_accountants import RdpAccountant, RdpSettings
 
 NARROWEST = 1e-16  # cell of a grid for dp-accounting's own accountant
+
+
+@lru_cache(maxsize=64)  # runs of a grid often share their ledger, and so do methods
+def _poisson_epsilon(entry: LedgerEntry, delta: float, interval: float) -> float:
+    """Epsilon of one release a round of clients drawn by a Poisson law, by dp-accounting's own
+    accountant.
+    """
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    own = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, interval)
+    for z, count in entry.levels().items():
+        event = dp_accounting.PoissonSampledDpEvent(entry.rate, dp_accounting.GaussianDpEvent(z))
+        own.compose(event, count)
+    return float(own.get_epsilon(delta))
 
 
 class PldSettings(Settings):
@@ -65,11 +79,11 @@ class PldAccountant(Accountant):
                 f"pld cannot resolve delta={delta:g} in double precision: use accountant=rdp, "
                 f"or a delta of at least {105 * rounding:.2g}"
             )
-        levels = sum(part.level is not None for part in parts)
-        bounding = RdpAccountant(RdpSettings()) if levels else GdpAccountant(self.settings)
+        pure = {part.level: part.count for part in parts if part.level is not None}
+        bounding = RdpAccountant(RdpSettings()) if pure else GdpAccountant(self.settings)
         width = math.fsum(part.width for part in parts)
-        interval = self.settings.interval or self._interval(parts, width)
-        self._check(bounding._epsilon(entries, delta), width / interval, levels)
+        interval = self.settings.interval or self._interval(pure, width)
+        self._check(bounding._epsilon(entries, delta), width / interval, len(pure))
         whole = parts[0].distribution(interval)
         for part in parts[1:]:
             whole = whole.compose(part.distribution(interval))
@@ -77,10 +91,7 @@ class PldAccountant(Accountant):
 
     def _drawn(self, entry: LedgerEntry, delta: float) -> float:
         """Epsilon of one release a round of clients drawn by a Poisson law."""
-        from dp_accounting import NeighboringRelation, pld
-
-        all_of_them = replace(entry, law="full", rate=None, rounds=None)
-        bound = GdpAccountant(self.settings)._epsilon([all_of_them], delta)
+        bound = GdpAccountant(self.settings)._epsilon([entry], delta)  # as if all took part
         if bound > self.largest_epsilon:  # drawing them may help
             bound = RdpAccountant(RdpSettings())._epsilon([entry], delta)
         z = entry.parameters()
@@ -88,8 +99,7 @@ class PldAccountant(Accountant):
         # dp-accounting takes no interval of next to nothing; a wider one is rounded up to
         interval = self.settings.interval or max(width / self.points_of_round, NARROWEST)
         self._check(bound, width / interval, len(np.unique(z)))
-        options = NeighboringRelation.ADD_OR_REMOVE_ONE, interval
-        return poisson_epsilon(entry, delta, pld.PLDAccountant, *options)
+        return _poisson_epsilon(entry, delta, interval)
 
     def _check(self, bound: float, points: float, levels: int) -> None:
         """Refuses what would take too long, or too much memory.
@@ -112,10 +122,13 @@ class PldAccountant(Accountant):
                 "accountant=rdp"
             )
 
-    def _interval(self, parts: list[Losses], width: float) -> float:
-        """The width of a grid cell, where none is given."""
+    def _interval(self, pure: dict[float, int], width: float) -> float:
+        """The width of a grid cell, where none is given.
+
+        Args:
+          pure: epsilon of pure releases -> their number.
+        """
         interval = width / self.usual_points
-        pure = {part.level: part.count for part in parts if part.level is not None}
         if len(pure) > 1:  # each is rounded up to the grid: keep their sum below 0.1 %
             total = math.fsum(value * count for value, count in pure.items())
             return min(interval, 1e-3 * total / sum(pure.values()))

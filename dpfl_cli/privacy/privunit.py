@@ -20,7 +20,6 @@ smaller: 5.5859 for 2 + 2 + 2 at d = 100.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from torch import Tensor
 
 from dpfl_cli.config.component import component
 from dpfl_cli.data.devices import on_device
+from dpfl_cli.privacy.bounded import per_run
 from dpfl_cli.privacy.client_values import own_values
 from dpfl_cli.privacy.mechanism import Call, Event, Mechanism, Site
 from dpfl_cli.privacy.norms import vector_norms
@@ -93,7 +93,7 @@ class PrivUnit(Mechanism):
         cosine = self._cosine(uniform("cap").numpy(), uniform("quantile").numpy())
         cosine = on_device(cosine, device)
         norms = vector_norms(contributions)
-        bound = call.values.bound.double().unsqueeze(-1)
+        bound = per_run(call.values.bound, norms)
         dice = [on_device(uniform(part), device) for part in ("round", "keep", "other")]
         length = self._private_norm(norms, bound, *dice) / on_device(self._cap["scale"], device)
 
@@ -110,7 +110,7 @@ class PrivUnit(Mechanism):
         first = x[..., 0].double()
         cosine = torch.where(null, first / torch.hypot(first, rest), cosine)
         sine = ((1 - cosine) * (1 + cosine)).sqrt()
-        x.mul_((sine / rest).to(dtype).unsqueeze(-1))
+        x.mul_(per_run(sine / rest, x))
         x[..., 0] = cosine.to(dtype)
         divisor = torch.where(null, 1.0, norms)
         head = contributions[..., 0].double() / divisor
@@ -118,8 +118,8 @@ class PrivUnit(Mechanism):
         sign = torch.where(head >= 0, 1.0, -1.0).double()
         along = (inner + sign * cosine) / (1 + head.abs())
         along = torch.where(null, 0.0, along)
-        x.mul_((torch.where(null, 1.0, -sign) * length).to(dtype).unsqueeze(-1))
-        x.addcmul_(contributions, (sign * along * length / divisor).to(dtype).unsqueeze(-1))
+        x.mul_(per_run(torch.where(null, 1.0, -sign) * length, x))
+        x.addcmul_(contributions, per_run(sign * along * length / divisor, x))
         x[..., 0] += (along * length).to(dtype)
 
         return Release(received=x, own=own_values(x), bound=call.values.bound)
@@ -131,10 +131,9 @@ class PrivUnit(Mechanism):
         """
         received = release.received
         grid = {name: on_device(value, received.device) for name, value in self._grid.items()}
-        bound = release.bound.double().unsqueeze(-1)
-        size = (
-            vector_norms(received) * on_device(self._cap["scale"], received.device) / bound
-        )  # |s| / C
+        norms = vector_norms(received)
+        bound = per_run(release.bound, norms)
+        size = norms * on_device(self._cap["scale"], received.device) / bound  # |s| / C
         level = size / grid["step"] + grid["shift"]
         tolerance = 1e-6 if received.dtype == torch.float64 else 1e-3
         nearest = level.round()
@@ -176,5 +175,5 @@ class PrivUnit(Mechanism):
 
 def _columns(constants: Sequence[Cap] | Sequence[Grid]) -> dict[str, np.ndarray]:
     """The constants of R runs, [R, 1] by name."""
-    names = [one.name for one in fields(constants[0])]
+    names = constants[0]._fields
     return {name: np.array([[getattr(one, name)] for one in constants], float) for name in names}

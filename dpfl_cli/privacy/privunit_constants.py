@@ -5,9 +5,8 @@ the cap's size and of the norm.
 """
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import scipy  # it imports its parts when they are used
 from pydantic import PositiveFloat
@@ -42,8 +41,7 @@ class PrivUnitSettings(Settings):
     split: Literal["given", "optimal"]
 
 
-@dataclass(frozen=True)
-class Cap:
+class Cap(NamedTuple):
     """The constants of PrivUnit in d dimensions.
 
     Attributes:
@@ -62,8 +60,7 @@ class Cap:
     scale: float
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """The constants of ScalarDP and NormEst for C = 1.
 
     Attributes:
@@ -143,8 +140,6 @@ def optimal_cap(epsilon: float, rule: GammaRule, dimension: int) -> Cap:
     (Asi et al. 2022).
     """
     from scipy.optimize import minimize_scalar  # importing it takes a quarter of a second
-
-    check_dimension(dimension)
 
     def loss(share: float) -> float:
         return -math.log(make_cap(share * epsilon, (1 - share) * epsilon, rule, dimension).scale)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.devices import on_device
-from dpfl_cli.privacy.bounded import CLAIM, Bounded, bounded, contributions, public
+from dpfl_cli.privacy.bounded import CLAIM, Bounded, bounded, contributions, per_run, public
 from dpfl_cli.privacy.norms import to_ball
 
 
@@ -80,7 +80,7 @@ def number_mean(values: Tensor, limit: Tensor, records: Tensor, factor: float = 
     if factor < 1:
         raise PrivacyError(f"a sensitivity is not made smaller by a factor of {factor}")
     numbers = inside.nan_to_num(0.0, posinf=torch.inf).clamp(min=0.0)
-    numbers = torch.minimum(numbers, bound.reshape(-1, 1, 1))
+    numbers = torch.minimum(numbers, per_run(bound, numbers))
     moved = factor * _share(bound, records, inside)
     sums = _sums(numbers, records)
     mean = torch.minimum(sums / records.to(inside.dtype), bound.unsqueeze(-1))
@@ -101,9 +101,9 @@ def mean_clipped(mean: Bounded, clip_norm: Tensor, records: Tensor) -> Bounded:
       records: [M] or [R, M], m.
     """
     own, bound = mean.checked(), clip_norm.to(mean.values.dtype)
-    claimed = (bound.unsqueeze(-1) / records.to(bound.dtype)).expand(own.shape[:2])
+    claimed = _share(bound, records, own)
     proof = "mean clipped as a whole, sensitivity as if records were clipped (claimed)"
-    values = to_ball(own, bound.reshape(-1, 1, 1))
+    values = to_ball(own, per_run(bound, own))
     return bounded(values, bound, 2 * claimed, claimed, "record", proof, batch=mean.batch)
 
 

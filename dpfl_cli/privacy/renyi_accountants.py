@@ -2,18 +2,43 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.accountants import Accountant
-from dpfl_cli.privacy.amplification import poisson_rdp
 from dpfl_cli.privacy.kinds import by_kind
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 
 # whole ones, at which the divergence of clients that are drawn is a finite sum
 ORDERS = (*range(2, 64), *(2**power for power in range(6, 15)))
+
+
+@lru_cache(maxsize=256)
+def poisson_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
+    """Renyi divergence, at whole orders a of at least 2, of a Gaussian release of clients drawn by
+    a Poisson law (Mironov, Talwar and Zhang 2019, arXiv:1908.10530, section 3.3):
+
+      1 / (a - 1) ln sum_k w_k e^((k^2 - k) / (2 z^2)),  w_k = C(a, k) q^k (1 - q)^(a - k).
+
+    The w_k sum to 1, so that the sum is 1 + sum_{k >= 2} w_k (e^((k^2 - k) / (2 z^2)) - 1): of
+    positive terms, that no 1 hides where noise is strong. (dp-accounting adds up the first form,
+    whose logarithm may come out negative, and then calls epsilon zero.)
+    """
+    from scipy.special import gammaln, logsumexp, xlog1py
+
+    found = []
+    for a in orders:
+        k = np.arange(2.0, a + 1)
+        chosen = gammaln(a + 1.0) - gammaln(k + 1) - gammaln(a - k + 1)
+        weights = chosen + k * np.log(rate) + xlog1py(a - k, -rate)  # ln w_k
+        with np.errstate(divide="ignore", over="ignore"):
+            loss = (k * k - k) / 2 * z**-2.0
+            terms = weights + loss + np.log(-np.expm1(-loss))
+        found.append(np.logaddexp(0.0, logsumexp(terms)) / (a - 1))
+    return np.array(found)
 
 
 class RdpSettings(Settings):
@@ -30,7 +55,7 @@ class RdpAccountant(Accountant):
     rdp + ln(1 - 1/a) - (ln delta + ln a) / (a - 1) (Canonne, Kamath and Steinke 2020, Proposition
     12), or `mironov` rdp + ln(1/delta) / (a - 1) (Mironov 2017, Proposition 3).
 
-    Clients drawn by a Poisson law: `amplification.poisson_rdp` at whole orders, converted by
+    Clients drawn by a Poisson law: `poisson_rdp` at whole orders, converted by
     dp-accounting as by `cks`.
     """
 
@@ -68,8 +93,8 @@ class RdpAccountant(Accountant):
             total = sum(kind.renyi(own, excess) for kind, own in groups.items())
             if improved:  # ln(1 - 1/a) = -ln(1 + 1/x) for a = 1 + x
                 toll = (math.log(delta) + np.log1p(excess)) / excess
-                return np.asarray(total - np.log1p(1 / excess) - toll)
-            return np.asarray(total - math.log(delta) / excess)
+                return total - np.log1p(1 / excess) - toll
+            return total - math.log(delta) / excess
 
         return max(0.0, _smallest_over_orders(epsilon_of))
 

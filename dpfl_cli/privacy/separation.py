@@ -26,20 +26,11 @@ class Mixing(Exception):
     """Why a call could let clients meet."""
 
 
-def parts(value: Any) -> Iterator[Any]:
-    """What an argument or a result holds, lists and tuples opened."""
-    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        for part in value:
-            yield from parts(part)
-    else:
-        yield value
-
-
-def flat(values: Iterable[Any]) -> list[Any]:
-    """The `parts` of several arguments, most of which have none."""
+def parts(values: Iterable[Any]) -> list[Any]:
+    """What arguments or results hold, lists and tuples opened."""
     found: list[Any] = []
     for value in values:
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
             found.extend(parts(value))
         else:
             found.append(value)
@@ -63,7 +54,7 @@ class Given(NamedTuple):
 
     def every(self) -> list[Any]:
         """All arguments, lists and tuples opened."""
-        return flat((*self.args, *self.kwargs.values()))
+        return parts((*self.args, *self.kwargs.values()))
 
 
 Rule = Callable[[Given], None]
@@ -152,7 +143,7 @@ def _matrix_product(given: Given) -> None:
 
 
 def _einsum(given: Given) -> None:
-    text, operands = given.args[0], list(parts(given.args[1:]))
+    text, operands = given.args[0], parts(given.args[1:])
     inputs, arrow, output = (
         text.replace(" ", "").partition("->") if isinstance(text, str) else ("", "", "")
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.bounded import CLAIM, Bounded, bounded, contributions, public
+from dpfl_cli.privacy.bounded import CLAIM, Bounded, bounded, contributions, per_run, public
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.norms import scaled_to_ball, to_ball, vector_norms
 
@@ -50,12 +50,6 @@ def solve_sensitivity(
     first, second, limit, gamma = (
         one.unsqueeze(-1) for one in (gradient_clip, side_clip, matrix_clip, damping)
     )
-    if constant == "xi_safe":
-        gamma = _demanded(
-            gamma,
-            first < second,
-            "the constant xi_safe needs a gradient clip below that of the right side (C1 < C2)",
-        )
     if constant == "paper":
         refusal = (
             "the paper's constant needs damping * records > matrix_clip for every client: use "
@@ -67,6 +61,10 @@ def solve_sensitivity(
         )
         return 2 * whole, whole
     if constant == "xi_safe":
+        refusal = (
+            "the constant xi_safe needs a gradient clip below that of the right side (C1 < C2)"
+        )
+        gamma = _demanded(gamma, first < second, refusal)
         first = second / (second.square() - first.square()).sqrt() * first  # L C1
     gradient = first / (gamma * records)
     matrix = limit * second / (gamma * (gamma * records + limit))
@@ -112,16 +110,14 @@ def joined_side(
             f"a right side by {how} needs a gradient clip of at most that of the right side "
             "(C1 <= C2)"
         )
-        own = _demanded(own, (gradient_clip <= side_clip).reshape(-1, 1, 1), refusal)
+        own = _demanded(own, per_run(gradient_clip <= side_clip, own, torch.bool), refusal)
     other = opened(auxiliary).to(gradient.values.dtype)
     length = vector_norms(other).unsqueeze(-1)
     usable = length <= math.sqrt(torch.finfo(own.dtype).max) / 2  # false for NaN
     other, length = torch.where(usable, other, 0.0), torch.where(usable, length, 0.0).to(own.dtype)
-    limit = side_clip.to(own.dtype).reshape(-1, 1, 1)
+    limit = per_run(side_clip, own)
     if how == "clip_auxiliary":
-        return client_values(
-            own + to_ball(other, (side_clip - gradient_clip).to(own.dtype).reshape(-1, 1, 1))
-        )
+        return client_values(own + to_ball(other, per_run(side_clip - gradient_clip, own)))
     together = own + other
     if how == "xi":
         along = (own * other).sum(dim=-1, keepdim=True) / length  # s
@@ -164,20 +160,15 @@ def solved_mean(
     public("clips, damping and record counts", side_clip, matrix_clip, damping, records)
     inside, _ = contributions(values, gradient_clip, "damped solves")
     kind = inside.dtype
-    replaced, left_out = solve_sensitivity(
-        gradient_clip.double(),
-        side_clip.double(),
-        matrix_clip.double(),
-        damping.double(),
-        records.double(),
-        constant,
-    )
-    largest = side_clip.double() / damping.double()
+    numbers = (gradient_clip, side_clip, matrix_clip, damping, records)
+    first, second, matrix, gamma, held = (one.double() for one in numbers)
+    replaced, left_out = solve_sensitivity(first, second, matrix, gamma, held, constant)
+    largest = second / gamma
     if residual:
         off = 2 * residual * largest.unsqueeze(-1)
         replaced, left_out = replaced + off, left_out + off
     # rounding may leave an exact solve this far outside
-    limit = ((1 + 1e-5) * largest).to(kind).reshape(-1, 1, 1)
+    limit = per_run((1 + 1e-5) * largest, inside)
     norms = vector_norms(inside).unsqueeze(-1)
     # what lies farther out is scaled by too few digits: the ball would be left
     usable = (norms <= math.sqrt(torch.finfo(kind).max)) | torch.isinf(limit)

@@ -104,8 +104,6 @@ def balanced_multiplier(
         return high
     while high / low > 1 + 1e-12:
         middle = math.sqrt(low * high)
-        if not low < middle < high:
-            break
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
 

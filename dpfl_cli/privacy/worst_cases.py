@@ -43,16 +43,15 @@ def turned_side(
     ||g|| approaches C2.
     """
     own, other = gradient_clip, gradient_clip * (1 - 1 / records)
-    if how == "clip_auxiliary":
-        return (own - other) / gamma
+    moved = own - other
     if how == "xi":
         rise = math.sqrt(side_clip**2 - other**2) - math.sqrt(max(side_clip**2 - own**2, 0.0))
-        return math.hypot(own - other, rise) / gamma
-    if own < side_clip:
-        return (own - other) / gamma  # with b = 0 nothing is cut
-    length = math.sqrt(own * other)  # of b, for which the angle between g + b and g' + b is largest
-    angle = math.atan2(own, length) - math.atan2(other, length)
-    return max(2 * side_clip * math.sin(angle / 2), own - other) / gamma
+        moved = math.hypot(moved, rise)
+    elif how == "project" and own >= side_clip:  # else with b = 0 nothing is cut
+        length = math.sqrt(own * other)  # of b, for the largest angle between g + b and g' + b
+        angle = math.atan2(own, length) - math.atan2(other, length)
+        moved = max(2 * side_clip * math.sin(angle / 2), moved)
+    return moved / gamma
 
 
 def moved_record(

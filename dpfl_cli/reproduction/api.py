@@ -3,7 +3,6 @@
 from dpfl_cli.reproduction.artifact import (
     Artifact,
     Figure,
-    Mark,
     Paper,
     Run,
     Runs,
@@ -60,7 +59,6 @@ __all__ = [
     "Facts",
     "Figure",
     "Judge",
-    "Mark",
     "Metric",
     "Missing",
     "Paper",

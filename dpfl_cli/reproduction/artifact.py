@@ -161,14 +161,6 @@ class Table:
         several(self, "rows", "columns", "cells", "notes")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """Vertical lines in a figure at the values that a measure has in the panel."""
-
-    at: str
-    title: str
-
-
 @dataclass(frozen=True)
 class Figure:
     """One figure, a panel per value of the labels in `panels` (one or two).
@@ -180,14 +172,15 @@ class Figure:
 
     Attributes:
       log: axes that are logarithmic: "x", "y", "colour".
-      spread: bands or error bars of one standard deviation over seeds, or of what another measure
-        says (measure -> that one); they and the axis end at the measure's `bounds`.
+      spread: bands or error bars of one standard deviation over seeds, or of what the measure of
+        this name says; they and the axis end at the measure's `bounds`.
       fits: in words -> a function of x, in which every line is fitted by least squares; drawn
         beside it, with R^2.
       spread_floor: another value that the quantity cannot fall below.
       y_range: the ends of the axis; of a line with few points those beyond are arrows there, each
         with its number.
       numbers: the value over every bar.
+      marks: a measure -> its title; vertical lines at the values that it has in the panel.
       title: over one of several figures; of a single one below the artifact's title.
     """
 
@@ -204,11 +197,11 @@ class Figure:
     y_title: str = ""
     y_range: tuple[float, float] | None = None
     share_y: bool = False
-    spread: bool | Mapping[str, str] = True
+    spread: bool | str = True
     fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict, hash=False)
     spread_floor: float = -math.inf
     numbers: bool = False
-    marks: Sequence[Mark] = ()
+    marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -311,7 +304,11 @@ class Artifact:
     @property
     def trains(self) -> bool:
         """Whether runs are needed, or plans are enough."""
-        return any(isinstance(measure, Metric) for measure in self.measures.values())
+        return bool(self.metrics)
+
+    @property
+    def metrics(self) -> list[Metric]:
+        return [measure for measure in self.measures.values() if isinstance(measure, Metric)]
 
     @cached_property
     def measure_names(self) -> list[str]:

@@ -69,11 +69,10 @@ def rows_of_winners(artifact: Artifact, rule: Best, winners: pd.DataFrame) -> li
             value = winner[name]
             if value == "":  # a label of another method's grid
                 continue
-            shown, text = math.nan, artifact.title_of(value)
-            if is_number(value):
-                shown, text = float(value), ""
-            more = {**about, "text": text, "edge": edges[name]}
-            rows.append(row_of(place, f"best.{name}", shown, **more))
+            number = is_number(value)
+            text = "" if number else artifact.title_of(value)
+            about |= {"text": text, "edge": edges[name]}
+            rows.append(row_of(place, f"best.{name}", value if number else math.nan, **about))
     return rows
 
 

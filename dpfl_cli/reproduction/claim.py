@@ -64,8 +64,8 @@ class Claim:
         return self.source == "ours"
 
     def reading(self, under: str) -> Judge:
-        """The judge under another choice."""
-        other = self.readings[under]
+        """The judge under another choice, under "" its own."""
+        other = self.readings.get(under, {})
         return partial(self.judge, **other) if isinstance(other, Mapping) else other
 
 

@@ -55,9 +55,8 @@ class Sample:
         other = _sample(given)
         text = f"({self.text} {sign} {other.text})"
         scale = self.scale if sign in "*/" and self.scale == "log" else "linear"
-        exact = self.exact and other.exact
         measure = f"{self.measure} / {other.measure}" if sign == "/" else self.measure
-        return Sample(act(*_paired(self, other)), text, measure, scale, exact)
+        return Sample(act(*_paired(self, other)), text, measure, scale, self.exact and other.exact)
 
     def __add__(self, other: Sample | float) -> Sample:
         return self._with(other, "+", operator.add)
@@ -83,14 +82,12 @@ def _sample(given: Sample | float) -> Sample:
 
 def _paired(left: Sample, right: Sample) -> tuple[pd.Series, pd.Series]:
     """Both under the seeds that they share; an exact one has its value under every seed."""
-    seeds = left.values.index.intersection(right.values.index)
-    if left.exact or right.exact:
-        seeds = (right if left.exact else left).values.index
-    one, two = (
-        pd.Series(own.values.iloc[0], seeds) if own.exact else own.values[seeds]
-        for own in (left, right)
-    )
-    return one, two
+    one, two = left.values, right.values
+    if left.exact:
+        one = pd.Series(one.iloc[0], two.index)
+    if right.exact:
+        two = pd.Series(two.iloc[0], one.index)
+    return one.align(two, join="inner")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import NullLocator
 
-from dpfl_cli.reproduction.artifact import Artifact, Figure, Mark, Scale
+from dpfl_cli.reproduction.artifact import Artifact, Figure, Scale
 from dpfl_cli.reproduction.layout import heading, number_text
 from dpfl_cli.reproduction.look import (
     GREY,
@@ -26,7 +25,6 @@ from dpfl_cli.reproduction.look import (
     NARROWEST,
     PAPER,
     STYLE,
-    TICKED,
     WIDEST,
     Look,
     at_commas,
@@ -38,6 +36,7 @@ from dpfl_cli.reproduction.look import (
     legend,
     mark_beyond,
     mark_diverged,
+    place_ticks,
     saved,
     short,
 )
@@ -79,13 +78,13 @@ class _Drawing:
 
     def __init__(self, artifact: Artifact, spec: Figure, rows: Rows) -> None:
         self.artifact, self.spec, self.rows, self.labels = artifact, spec, rows.means, rows.labels
-        found = matching(self.rows, spec.where, self.labels)
-        found = found[found[MEASURE].isin(list(spec.measures)) & found["value"].notna()]
+        found = matching(self.rows, {**spec.where, MEASURE: spec.measures}, self.labels)
+        found = found[found["value"].notna()]
         self.column = spec.series or MEASURE  # a line or a bar for each of its values
         below = (found["value"] <= 0) & ("y" in spec.log)  # a logarithmic axis has no place for
         self.found, self.below = found[~below], set(found.loc[below, self.column])
-        if isinstance(spec.spread, Mapping):
-            self.found = self._spread(spec.spread)
+        if isinstance(spec.spread, str):
+            self.found = self.found.assign(std=self._beside(self.found, spec.spread))
         self.least, self.most = self.found["value"].agg(["min", "max"])
         names = self.values(spec.series) if spec.series else list(spec.measures)
         self.named = spec.series is not None or len(names) > 1  # in the legend
@@ -120,17 +119,16 @@ class _Drawing:
         self.keys = [key for at in starts for key in (*keys[at : at + along], *empty)] or [None]
         self.down = len(self.keys) // self.across
 
-    def _spread(self, widths: Mapping[str, str]) -> pd.DataFrame:
-        """The cells with what other measures say in place of their spread over seeds."""
+    def _beside(self, cells: pd.DataFrame, measure: str) -> pd.Series:
+        """What another measure says where these cells are."""
         keys = [*self.labels, ROUND, RANK]
-        wide = self.rows.set_index([MEASURE, *keys])["value"].rename("wide")
-        named = self.found.assign(**{MEASURE: self.found[MEASURE].map(widths)})
-        return self.found.assign(std=named.join(wide, on=[MEASURE, *keys])["wide"])
+        values = self.rows[self.rows[MEASURE] == measure].set_index(keys)["value"]
+        return cells[keys].join(values, on=keys)["value"]
 
     def values(self, name: str) -> list[Any]:
         """The values of a label that occur here, in the table's order."""
-        present = set(self.found[name]) if name in self.rows else set()
-        return [one for one in in_order(self.rows[name]) if one in present - {""}]
+        present = set(self.found[name]) - {""}
+        return [one for one in in_order(self.rows[name]) if one in present]
 
     def fill(self, canvas: Any) -> dict[str, Any]:
         """Draws into a part of a figure; returns what its legend says."""
@@ -146,14 +144,15 @@ class _Drawing:
             inside = matching(self.found, panel, self.labels)
             words = ", ".join(heading(artifact, *pair) for pair in panel.items())
             axis.set_title(at_commas(words, letters))
+            axis.set_xlabel(spec.x_title or self._axis_title([spec.x]))
             if spec.kind == "heatmap":
                 row = matching(self.found, dict(list(panel.items())[:-1]), self.labels)
                 images[position // self.across] = self._heatmap(axis, inside, row["value"])
                 continue
             if spec.kind == "lines":
                 self._lines(axis, self._placed(inside))
-                for mark in spec.marks:
-                    self._mark(axis, mark, {**spec.where, **panel})
+                for measure, title in spec.marks.items():
+                    self._mark(axis, measure, title, {**spec.where, **panel})
             else:
                 self._bars(axis, inside)
             if "y" in spec.log:
@@ -179,6 +178,13 @@ class _Drawing:
         low, high = max(self.spec.spread_floor, min(lows)), max(highs)
         return -math.inf if self.least < low else low, math.inf if self.most > high else high
 
+    def spread(self, cells: pd.DataFrame) -> list[pd.Series]:
+        """The lower and the upper ends of what these cells spread over, if they do."""
+        if not self.spec.spread or cells["std"].isna().all():
+            return []
+        bounds, width = self._bounds(set(cells[MEASURE])), cells["std"].fillna(0)
+        return [(cells["value"] + side * width).clip(*bounds) for side in (-1, 1)]
+
     def _keep_inside(self, axes: Any) -> None:
         """Ends the axes at the measures' bounds, unless that would hide a line that lies there."""
         low, high = self._bounds(self.spec.measures)
@@ -200,13 +206,9 @@ class _Drawing:
         """The finite cells with a place on the x axis, in its order: `at`, a numeric label or
         another measure's value.
         """
-        x, keys = self.spec.x, [*self.labels, ROUND, RANK]
-        if x in self.artifact.measures:
-            places = self.rows[self.rows[MEASURE] == x].set_index(keys)["value"].rename("at")
-            placed = inside.join(places, on=keys)
-        else:
-            placed = inside.assign(at=inside[x])
-        placed["at"] = pd.to_numeric(placed["at"], errors="coerce").astype(float)
+        x = self.spec.x
+        at = self._beside(inside, x) if x in self.artifact.measures else inside[x]
+        placed = inside.assign(at=pd.to_numeric(at, errors="coerce").astype(float))
         finite = np.isfinite(placed["at"]) & np.isfinite(placed["value"])
         return placed[finite].sort_values("at", kind="stable")
 
@@ -232,36 +234,19 @@ class _Drawing:
             placed = inside[inside[self.column] == name]
             if placed.empty:
                 continue
-            at, value, spread, band = placed["at"], placed["value"], placed["std"], []
-            if spec.spread and spread.notna().any():
-                ends = self._bounds(set(placed[MEASURE]))
-                band = [(value + side * spread.fillna(0)).clip(*ends) for side in (-1, 1)]
-            draw_curve(axis, look, self._title_of(name), at, value, *band)
-            draw_fits(axis, look, self._title_of(name), at, value, spec.fits)
+            at, value, title = placed["at"], placed["value"], self._title_of(name)
+            draw_curve(axis, look, title, at, value, *self.spread(placed))
+            draw_fits(axis, look, title, at, value, spec.fits)
             if spec.y_range and len(placed) <= MARKED:
                 points = dict(zip(at, value, strict=True))
                 mark_beyond(axis, points, spec.y_range, look.colour)
-        self._ticks(axis, sorted(set(inside["at"])))
-        axis.set_xlabel(spec.x_title or self._axis_title([spec.x]))
+        place_ticks(axis, sorted(set(inside["at"])), "x" in spec.log)
 
-    def _ticks(self, axis: Axes, places: Sequence[float]) -> None:
-        """Of whole numbers at whole places; on a log x axis with few places, or of one decade at
-        most, at some of these.
-        """
-        if "x" not in self.spec.log:
-            axis.locator_params(axis="x", integer=all(x.is_integer() for x in places))
-            return
-        axis.set_xscale("log")
-        if places and (len(places) <= TICKED or places[-1] <= 10 * places[0]):
-            shown = places[:: 1 + len(places) // TICKED]
-            axis.set_xticks(shown, [f"{x:g}" for x in shown])
-            axis.xaxis.set_minor_locator(NullLocator())
-
-    def _mark(self, axis: Axes, mark: Mark, panel: Mapping[str, Any]) -> None:
+    def _mark(self, axis: Axes, measure: str, title: str, panel: Mapping[str, Any]) -> None:
         """Vertical lines at every different value of a measure whose labels, where it has them, are
         the panel's; in the colour of its series, if they are several.
         """
-        found = self.rows[(self.rows[MEASURE] == mark.at) & np.isfinite(self.rows["value"])]
+        found = self.rows[(self.rows[MEASURE] == measure) & np.isfinite(self.rows["value"])]
         for name, wanted in panel.items():
             fits = matching(found, {name: wanted}, self.labels).index
             found = found[found.index.isin(fits) | (found[name] == "")]
@@ -274,7 +259,7 @@ class _Drawing:
         for place, colour in places.itertuples(index=False):
             axis.axvline(place, color=GREY if alone else colour, **line)
         if len(places):  # the legend names all of them once
-            axis.plot([], [], color=GREY, label=mark.title, **line)
+            axis.plot([], [], color=GREY, label=title, **line)
 
     def _bars(self, axis: Axes, inside: pd.DataFrame) -> None:
         spec, artifact = self.spec, self.artifact
@@ -288,16 +273,12 @@ class _Drawing:
             shown = mine[np.isfinite(mine["value"])]
             if shown.empty:
                 continue
-            spread = spec.spread and shown["std"].notna().any()
-            value, deviation = shown["value"], shown["std"].fillna(0)
-            low, high = self._bounds(set(shown[MEASURE]))
             looks = [self.places.get(one, look) for one in shown[spec.x]]
-            errors = [deviation.clip(upper=value - low), deviation.clip(upper=high - value)]
             bars = axis.bar(
                 shown["at"],
-                value,
+                shown["value"],
                 width * 0.92,
-                yerr=errors if spread else None,
+                yerr=[abs(end - shown["value"]) for end in self.spread(shown)] or None,
                 capsize=2,
                 color=[one.colour for one in looks],
                 hatch=[one.hatch for one in looks],
@@ -310,9 +291,16 @@ class _Drawing:
                 texts = [number_text(artifact, measure, value) for measure, value in cells]
                 axis.bar_label(bars, texts, fontsize=6.5, padding=2)
             known = shown[shown["paper"].notna()]
-            size: Any = {"markersize": max(7.0, 22 * width), "markeredgewidth": 1.6}
             if not known.empty:
-                axis.plot(known["at"], known["paper"], "_", color="black", label=PAPER, **size)
+                axis.plot(
+                    known["at"],
+                    known["paper"],
+                    "_",
+                    color="black",
+                    markersize=max(7.0, 22 * width),
+                    markeredgewidth=1.6,
+                    label=PAPER,
+                )
         crowded = len(groups) > 4
         wide = 24 if crowded else 40 // max(len(groups), 1)
         texts = [textwrap.fill(artifact.title_of(g), wide, break_long_words=False) for g in groups]
@@ -320,12 +308,12 @@ class _Drawing:
         turn: Any = {"rotation": 30, "ha": "right"} if turned else {}
         axis.set_xticks(range(len(groups)), texts, fontsize=7.5, **turn)
         axis.grid(axis="x", visible=False)
-        if spec.x_title or all(isinstance(group, int | float) for group in groups):
-            axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
+        if not spec.x_title and any(isinstance(group, str) for group in groups):
+            axis.set_xlabel("")  # they say themselves what they are
 
     def _heatmap(self, axis: Axes, inside: pd.DataFrame, scaled: pd.Series) -> Any:
         """Its image, with the colour scale of the numbers `scaled`."""
-        spec, title = self.spec, self.artifact.title_of
+        spec = self.spec
         finite = inside.assign(value=inside["value"].where(np.isfinite(inside["value"])))
         places = finite[spec.y], finite[spec.x]
         grid = pd.crosstab(*places, values=finite["value"], aggfunc="mean", dropna=False)
@@ -335,19 +323,20 @@ class _Drawing:
         axis.grid(visible=False)
         axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
         axis.set_yticks(range(len(ys)), [f"{value:g}" for value in ys])
-        axis.set(xlabel=spec.x_title or title(spec.x), ylabel=spec.y_title or title(spec.y))
-        centred: Any = {"ha": "center", "va": "center", "fontsize": 6.5}
-        frame: Any = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2}
+        axis.set_ylabel(spec.y_title or self._axis_title([spec.y]))
         for cell in records(finite):
             x, y = xs.index(cell[spec.x]), ys.index(cell[spec.y])
             text = short(cell["value"])
             colour = "white" if norm(cell["value"]) < 0.5 else "black"
             if math.isnan(cell["value"]):
                 text, colour = "div.", "#444444"
-            axis.text(x, y, text, color=colour, **centred)
+            axis.text(x, y, text, color=colour, ha="center", va="center", fontsize=6.5)
             if cell[BEST]:
-                box = mpl.patches.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, **frame)
-                axis.add_patch(box)
+                corner = x - 0.48, y - 0.48
+                frame = mpl.patches.Rectangle(
+                    corner, 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2
+                )
+                axis.add_patch(frame)
         return image
 
 
@@ -368,10 +357,10 @@ def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]
     """The look of every named series, the same in all figures of an artifact, and of a paper where
     it says so.
     """
-    for label in dict.fromkeys(one.spec.series for one in drawn):
-        mine = [one for one in drawn if one.named and one.spec.series == label]
+    for column in {one.column for one in drawn}:
+        mine = [one for one in drawn if one.named and one.column == column]
         order = in_order(name for one in mine for name in one.names)
-        known = fixed.get(label or MEASURE, {})
+        known = fixed.get(column, {})
         taken = {known[name] for name in order if name in known}
         free = (number for number in itertools.count() if number not in taken)
         numbers = {name: known[name] if name in known else next(free) for name in order}
@@ -390,8 +379,7 @@ def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing]) -> str:
     if runs and artifact.trains:
         count = "–".join(str(n) for n in dict.fromkeys((runs[0], runs[-1])))
         seeds = f", {count} seed{'s' if runs[-1] > 1 else ''}"
-    banded = [one for one in drawn if one.spec.spread and one.spec.kind != "heatmap"]
-    spread = any(one.found["std"].notna().any() for one in banded)
+    spread = any(one.spread(one.found) for one in drawn if one.spec.kind != "heatmap")
     reduced = "" if artifact.full(scale) else ", reduced size"
     wide = min(110, int(LETTERS * max(one.size[0] for one in drawn)))
     about = f"{artifact.name}, scale {scale}{reduced}{seeds}{' (± 1 standard deviation)' * spread}"

@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import TypeAdapter
-
 from dpfl_cli.data.files import encoded, replace_folder
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
-from dpfl_cli.reproduction.judge import Verdict, recorded
+from dpfl_cli.reproduction.judge import VERDICT, Verdict, recorded
 from dpfl_cli.simulation.store import explained
 
 PAGES = ("table.csv", "series.csv", "table.md", "claims.json", "manifest.json")
 SEARCH = "search.csv"
 FIGURES = ("figure.png", "figure.pdf")
-VERDICT = TypeAdapter(Verdict)
 
 
 def files_of(artifact: Artifact, scale: Scale) -> tuple[str, ...]:

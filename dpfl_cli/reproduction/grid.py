@@ -12,7 +12,7 @@ from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.identity import text_of
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Run, Scale
 from dpfl_cli.reproduction.measure import Best, Where
-from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, LabelValues, matching, places
+from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, matching
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.plugins import plugin_words
 from dpfl_cli.simulation.run_plan import Plan
@@ -28,7 +28,6 @@ class Cell:
 
     run: Run
     seed: int
-    artifact: str = ""  # its name, for errors
 
     def config(self) -> dict[str, Any]:
         """The composed config."""
@@ -42,13 +41,12 @@ class Cell:
         """What it is planned to be.
 
         Raises:
-          ConfigError, DataError: with the artifact's name and the labels of the run in front.
+          ConfigError, DataError: with the labels of the run in front.
         """
         try:
             return make_plan(self.config())
         except DpflError as error:
-            where = f"artifact {self.artifact} ({_words(self.run)})"
-            raise type(error)(f"{where}: {error}") from error
+            raise type(error)(f"run {_words(self.run)}: {error}") from error
 
 
 def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
@@ -85,15 +83,15 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
             )
     runs = list(seen.values())
     search = artifact.searched(scale)
-    inside = _in_grids(artifact.best, search.where, runs) if search else [False] * len(runs)
+    inside = _in_grids(artifact.best, search.where, runs) if search else set[int]()
     found: list[Cell] = []
-    for run, searched in zip(runs, inside, strict=True):
-        if search and searched:
+    for number, run in enumerate(runs):
+        if search and number in inside:
             values = {**run.values, **search.reduced(run)}
             cheap = replace(run, values=values, exclusive=False)
-            found.append(Cell(cheap, SEARCH_SEEDS[0], artifact.name))
+            found.append(Cell(cheap, SEARCH_SEEDS[0]))
         else:
-            found += [Cell(run, seed, artifact.name) for seed in artifact.seeds(scale, run)]
+            found += [Cell(run, seed) for seed in artifact.seeds(scale, run)]
     if not found:
         raise ConfigError(
             f"artifact {artifact.name}: no runs at scale={scale}; yield some, with seeds"
@@ -107,20 +105,19 @@ def labelled(runs: Sequence[Run]) -> pd.DataFrame:
     return frame.where(frame.notna(), "")
 
 
-def _in_grids(rules: Sequence[Best], where: Where, runs: Sequence[Run]) -> list[bool]:
-    """Whether a run has these labels and is in a grid of several cells."""
-    frame, inside = labelled(runs), set[LabelValues]()
-    labels = [str(name) for name in frame]
+def _in_grids(rules: Sequence[Best], where: Where, runs: Sequence[Run]) -> set[int]:
+    """Which runs have these labels and are in a grid of several cells."""
+    frame, inside = labelled(runs), set[int]()
+    labels = list(frame.columns)
     for rule in rules:
         for name in rule.over:
             if name not in labels:
                 raise ConfigError(f"search: best: over: no label '{name}'; {nearest(name, labels)}")
         mine = matching(matching(frame, where, labels), rule.where, labels)
-        mine = mine.drop_duplicates()
         beside = [name for name in labels if name not in rule.over] or (lambda row: 0)
         many = mine.groupby(beside, dropna=False)[rule.over[0]].transform("size") > 1
-        inside |= set(places(mine[many], labels))
-    return [place in inside for place in places(frame, labels)]
+        inside |= set(mine.index[many])
+    return inside
 
 
 def cells(artifact: Artifact, scale: Scale) -> list[Cell]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact, Scale
-from dpfl_cli.reproduction.claim import Claim, Judge
+from dpfl_cli.reproduction.claim import Claim
 from dpfl_cli.reproduction.comparison import Comparison
 from dpfl_cli.reproduction.grid import Cell, labelled
 from dpfl_cli.reproduction.measure import MEASURE
@@ -103,6 +103,9 @@ class Verdict:
         return self.recorded not in ("", self.finding)
 
 
+VERDICT = TypeAdapter(Verdict)  # to and from claims.json
+
+
 def judge(
     artifact: Artifact, scale: Scale, rows: Rows, data: Collection[str] = ()
 ) -> list[Verdict]:
@@ -112,43 +115,42 @@ def judge(
       data: the data of its runs, as manifest.json has them: "mnist (real)".
     """
 
-    def compared(claim: Claim, judge: Judge, under: str = "") -> list[Comparison] | str:
-        """The comparisons, or why there are none."""
+    def compared(claim: Claim, under: str = "") -> tuple[list[Comparison], str]:
+        """The comparisons, and why there are none if so."""
         try:
-            found = list(judge(rows))
+            found = list(claim.reading(under)(rows))
             if others := [one for one in found if not isinstance(one, Comparison)]:
                 raise ConfigError(f"{others[0]!r} is no comparison; yield above(…) or exact(…)")
-            return found or f"{NOT_RUN}: it has nothing to compare"
+            return found, f"{NOT_RUN}: it has nothing to compare"
         except Missing as missing:
-            return str(missing)
+            return [], str(missing)
         except Exception as error:  # a claim is code of a paper's module, or of a user's
             kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-            where = f"artifact {artifact.name}: claim {claim.id}{under}"
-            raise ConfigError(f"{where}: {kind}{error}") from error
+            which = f"{claim.id}, {under}" if under else claim.id
+            raise ConfigError(f"artifact {artifact.name}: claim {which}: {kind}{error}") from error
 
     made, rows = [], sourced(artifact, scale, rows, data)
     for claim in artifact.claims:
         rows.origins.clear()
-        comparisons = compared(claim, claim.judge)
+        comparisons = compared(claim)
         origins = rows.origins or set(" ".join(rows.frame[SOURCES]).split())
-        made.append((claim, comparisons, standing_in(origins)))
-    claimed = [one for _, many, _ in made if not isinstance(many, str) for one in many]
+        standing_in = STANDINS if len(origins) == 1 else PARTLY
+        made.append((claim, comparisons, standing_in if "standin" in origins else ""))
+    claimed = [one for _, (many, _), _ in made for one in many]
     variances = pooled(claimed)
     before = recorded().get(artifact.name, {}).get(scale, {})
     found = []
     for claim, comparisons, origin in made:
-        finding, each, reason = _finding(comparisons, variances)
-        others = {
-            under: _reading(compared(claim, claim.reading(under), f", {under}"), claimed)
-            for under in claim.readings
-        }
+        finding, each, reason = _finding(*comparisons, variances)
         verdict = Verdict(
             **{name: getattr(claim, name) for name in OF_CLAIM},
             finding=finding,
             state=finding if artifact.full(scale) else REDUCED,
             reason=reason,
             comparisons=[one.to_json() for one in each],
-            readings=others,
+            readings={
+                under: _reading(*compared(claim, under), claimed) for under in claim.readings
+            },
             data=origin,
             recorded=before.get(claim.id, ""),
         )
@@ -160,46 +162,44 @@ def sourced(artifact: Artifact, scale: Scale, rows: Rows, data: Collection[str])
     """The rows with where the data come from of all runs that have a row's labels."""
     sources = dict(one.removesuffix(")").rsplit(" (", 1) for one in data)
     every = " ".join(sorted(set(sources.values())))
-    if " " not in every or "standin" not in every:
-        return replace(rows, frame=rows.frame.assign(**{SOURCES: every}))
-    runs = [*artifact.runs(scale)]
-    names = [Cell(run, 0).config()["dataset"]["name"] for run in runs]
-    known = labelled(runs).assign(**{SOURCES: [sources.get(name, every) for name in names]})
-    cells, found = places(rows.frame, rows.labels), dict[LabelValues, str]()
-    for cell in set(cells):
-        given = {name: one for name, one in zip(rows.labels, cell, strict=True) if one != ""}
-        found[cell] = " ".join(set(matching(known, given, rows.labels)[SOURCES])) or every
-    return replace(rows, frame=rows.frame.assign(**{SOURCES: [found[cell] for cell in cells]}))
+    frame = rows.frame.assign(**{SOURCES: every})
+    if " " in every and "standin" in every:
+        runs = [*artifact.runs(scale)]
+        names = [Cell(run, 0).config()["dataset"]["name"] for run in runs]
+        known = labelled(runs).assign(**{SOURCES: [sources.get(name, every) for name in names]})
 
+        @cache
+        def of(place: LabelValues) -> str:
+            given = {name: one for name, one in zip(rows.labels, place, strict=True) if one != ""}
+            return " ".join(set(matching(known, given, rows.labels)[SOURCES])) or every
 
-def standing_in(origins: Collection[str]) -> str:
-    """What is said of claims on cells of these origins."""
-    return (STANDINS if len(origins) == 1 else PARTLY) if "standin" in origins else ""
+        frame[SOURCES] = [of(place) for place in places(frame, rows.labels)]
+    return replace(rows, frame=frame)
 
 
 def _finding(
-    many: list[Comparison] | str, variances: Variances
+    many: Sequence[Comparison], why_none: str, variances: Variances
 ) -> tuple[str, Sequence[Judged], str]:
     """What is found, of each comparison too, and what keeps it undecided."""
-    if isinstance(many, str):
-        return NOT_RUN, (), many
+    if not many:
+        return NOT_RUN, (), why_none
     finding, each = judged(many, variances)
-    if finding != UNDECIDED:
-        return finding, each, ""
-    failing = sum(one.finding == FAILS for one in each)
-    if failing:
-        all_of = f"{failing} of {len(each)} fails taken alone, not at 5 % over all {len(each)}"
-        return finding, each, f"{all_of} (Holm)"
-    reasons = (one.reason for one in each if one.finding == UNDECIDED and one.reason)
-    return finding, each, next(reasons, "")
+    reason = ""
+    if finding == UNDECIDED:
+        reasons = (one.reason for one in each if one.finding == UNDECIDED and one.reason)
+        reason, all_of = next(reasons, ""), len(each)
+        if failing := sum(one.finding == FAILS for one in each):
+            reason = f"{failing} of {all_of} fails taken alone, not at 5 % over all {all_of} (Holm)"
+    return finding, each, reason
 
 
-def _reading(many: list[Comparison] | str, claimed: Sequence[Comparison]) -> dict[str, Any]:
+def _reading(
+    many: Sequence[Comparison], why_none: str, claimed: Sequence[Comparison]
+) -> dict[str, Any]:
     """What is found under another choice, as `Verdict.readings` has it; variances are pooled over
     what is claimed and what this choice compares.
     """
-    variances = {} if isinstance(many, str) else pooled([*claimed, *many])
-    finding, each, _ = _finding(many, variances)
+    finding, each, _ = _finding(many, why_none, pooled([*claimed, *many]))
     of = {"comparison": decisive(finding, each).to_json()} if each else {}
     return {"finding": finding, **of}
 
@@ -221,12 +221,9 @@ def claims_json(
     artifact: Artifact, scale: Scale, verdicts: Sequence[Verdict], horizon: str, rows: Rows
 ) -> str:
     """claims.json: verdicts, and how the numbers compare with the paper's."""
-    claims = [{**vars(one)} for one in verdicts]
-    for one in claims:
-        del one["recorded"]
-        for name in ("readings", "data"):
-            if not one[name]:
-                del one[name]
+    claims = [
+        VERDICT.dump_python(one, exclude={"recorded"}, exclude_defaults=True) for one in verdicts
+    ]
     return json_text(
         {
             "artifact": artifact.name,
@@ -282,8 +279,8 @@ def numbers_line(artifact: Artifact, rows: pd.DataFrame) -> str:
     if found.empty:
         return ""
     spread = found[found["paper_std"].notna()]
-    within = int((spread["difference"].abs() <= spread["paper_std"]).sum())
-    near = int((found["difference"].abs() <= 0.05 * found["paper"].abs()).sum())
+    within = (spread["difference"].abs() <= spread["paper_std"]).sum()
+    near = (found["difference"].abs() <= 0.05 * found["paper"].abs()).sum()
     parts = [f"{within} of {len(spread)} {IN_SPREAD}"] if len(spread) else []
     parts.append(f"{near} of {len(found)} {NEAR}")
     factor = math.exp(found["ratio"].dropna().map(math.log).abs().median())

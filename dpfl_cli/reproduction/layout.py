@@ -46,10 +46,7 @@ def page(
       search: search.csv, where cells were searched in stages.
     """
     reduced = not artifact.full(scale)
-    tables = [
-        (spec, table(artifact, spec, _cells(artifact, spec, rows))) for spec in artifact.tables
-    ]
-    compared = [each for one in verdicts for each in one.comparisons]
+    pooled = any(each.get("freedom") for one in verdicts for each in one.comparisons)
     text = template("table.md.j2")(
         artifact=artifact,
         words=artifact.name if artifact.paper else artifact.path.name + plugin_words(),
@@ -60,7 +57,7 @@ def page(
         beside=rows.frame["paper"].notna().any(),
         gaps=gaps,
         notes=[one if isinstance(one, str) else one.get(scale) for one in artifact.notes],
-        tables=tables,
+        tables=[(spec, table(artifact, spec, rows)) for spec in artifact.tables],
         edges=edges_text(artifact, rows),
         search=search_section(artifact, scale, search) if search else "",
         line=numbers_line(artifact, rows.means),
@@ -68,33 +65,19 @@ def page(
         verdicts=verdicts,
         intervals=_intervals,
         reading=_reading,
-        pooling=POOLING if any(each.get("freedom") for each in compared) else "",
+        pooling=POOLING if pooled else "",
         reduced_state=REDUCED,
         epsilons=privacy_table(artifact, rows),
     )
     return text + "\n"
 
 
-def _cells(artifact: Artifact, spec: Table, rows: Rows) -> list[TableCell]:
-    """The rows of a table; the edge of a chosen point stays only where the sign for it stands: at
-    the parameters at an end; in a table without parameters at the measure it was chosen by, or at
-    the first that can be better or worse.
-    """
-    found = matching(rows.means, spec.where, rows.labels)
-    cells = records(found[found[MEASURE].isin(list(spec.cells))])
-    known = artifact.measures
-    signed = {one for one in spec.cells if artifact.is_choice(one)}
-    if not signed:
-        chosen_by = {rule.by for rule in artifact.best} & set(spec.cells)
-        judged = [name for name in spec.cells if known[name].better is not None]
-        signed = chosen_by or set(judged[:1])
-    return [cell if cell[MEASURE] in signed else {**cell, "edge": ""} for cell in cells]
-
-
-def table(artifact: Artifact, spec: Table, found: Sequence[TableCell]) -> str:
+def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
     """One table: a line per combination of `rows`, a column per combination of `columns`."""
+    found = records(matching(rows.means, {**spec.where, MEASURE: spec.cells}, rows.labels))
     if not found:
         return "(no numbers at this scale)"
+    signed = _signed(artifact, spec.cells)
     names, side = [*spec.rows, *spec.columns], len(spec.rows)
     inside: dict[LabelValues, list[TableCell]] = {}
     for cell in found:
@@ -113,12 +96,24 @@ def table(artifact: Artifact, spec: Table, found: Sequence[TableCell]) -> str:
         line = [artifact.title_of(value) if value != "" else DASH for value in start]
         for key in across:
             cells = inside.get((*start, *key), [])
-            cells = sorted(cells, key=lambda cell: list(spec.cells).index(cell[MEASURE]))
-            line.append(", ".join(_ours(artifact, cell) for cell in cells) or DASH)
+            cells = sorted(cells, key=lambda cell: spec.cells.index(cell[MEASURE]))
+            ours = [_ours(artifact, cell, cell[MEASURE] in signed) for cell in cells]
+            line.append(", ".join(ours) or DASH)
             if key in printed:
                 line += [_paper(artifact, cells), _difference(artifact, cells)]
         lines.append(line)
     return markdown(header, lines)
+
+
+def _signed(artifact: Artifact, measures: Sequence[str]) -> set[str]:
+    """Of a table's measures those beside which a chosen point's edge is said: its parameters; in a
+    table without these the measure that it was chosen by, or the first that can be better or worse.
+    """
+    parameters = {name for name in measures if artifact.is_choice(name)}
+    chosen_by = {rule.by for rule in artifact.best} & set(measures)
+    known = artifact.measures
+    judged = [name for name in measures if name in known and known[name].better is not None]
+    return parameters or chosen_by or set(judged[:1])
 
 
 def _ordered(keys: Sequence[LabelValues]) -> list[LabelValues]:
@@ -173,8 +168,8 @@ def _with_spread(artifact: Artifact, measure: str, value: float, spread: float) 
     return f"{text} ± {format(spread, shown) if fixed else number_text(artifact, measure, spread)}"
 
 
-def _ours(artifact: Artifact, cell: TableCell) -> str:
-    edge = EDGE if cell["edge"] else ""
+def _ours(artifact: Artifact, cell: TableCell, signed: bool) -> str:
+    edge = EDGE if cell["edge"] and signed else ""
     if cell["text"]:
         return str(cell["text"]) + edge
     text = _with_spread(artifact, cell[MEASURE], cell["value"], cell["std"])
@@ -284,19 +279,18 @@ TITLES = {
 
 def privacy_table(artifact: Artifact, rows: Rows) -> str:
     """Every distinct privacy statement, with the labels of the runs that it belongs to."""
-    means = rows.means
-    priced = records(means[means["trust"].notna() | means["guarantee"].notna()])
+    priced = records(rows.means[rows.means["trust"].notna()])
     if not priced:
         return ""
-    some = [name for name in OF_SOME if any(_known(row.get(name)) for row in priced)]
+    some = [name for name in OF_SOME if any(_known(row[name]) for row in priced)]
     columns = [*some, *STATED]
+    printed = [name for name in columns if name != "releases"]  # however many these are
     groups: dict[tuple[str, ...], list[TableCell]] = {}
-    for row in priced:  # apart by what is printed, however many the releases are
-        key = tuple(_privacy_text(row, name) for name in columns if name != "releases")
-        groups.setdefault(key, []).append(row)
+    for row in priced:
+        groups.setdefault(tuple(_privacy_text(row, name) for name in printed), []).append(row)
     lines = []
     for key, members in groups.items():
-        shown = dict(zip([name for name in columns if name != "releases"], key, strict=True))
+        shown = dict(zip(printed, key, strict=True))
         counts = [int(row["releases"]) for row in members if _known(row["releases"])]
         ends = [str(one) for one in sorted({min(counts), max(counts)})] if counts else [DASH]
         shown["releases"] = " to ".join(ends)
@@ -313,26 +307,21 @@ def _known(value: Any) -> bool:
     return not pd.isna(value) and value != ""
 
 
-def _is_nominal(row: TableCell) -> bool:
-    """Whether its noise was calibrated to its epsilon."""
-    return _known(row.get("calibration")) and _known(row["epsilon"])
-
-
 def _privacy_text(row: TableCell, name: str) -> str:
     """A column of a row's statement; the epsilon of a nominal target is to four digits, rounded
     up.
     """
-    value: Any = row.get(name)
+    value = row[name]
     if not _known(value):
-        why = name == "epsilon" and row.get("trust") != "none"
-        return f"{DASH} ({row.get('epsilon_reason') or 'not private'})" if why else DASH
+        why = name == "epsilon" and row["trust"] != "none"
+        return f"{DASH} ({row['epsilon_reason'] or 'not private'})" if why else DASH
     if name == "epsilon":
         number = float(value)
-        if _is_nominal(row):
+        if _known(row["calibration"]):
             return f"{rounded_up(number, 3 - math.floor(math.log10(number))):.4g}"
         return f"{number:.6f}" if number < LARGE else f"{number:.6e}"
     if name == "epsilon_paper":
-        return f"{rounded_up(float(value), 3):.3f} ({row.get('epsilon_paper_convention')})"
+        return f"{rounded_up(float(value), 3):.3f} ({row['epsilon_paper_convention']})"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -16,6 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import NullLocator
 
 # Okabe and Ito's palette; line styles, markers and hatches tell the series apart in grey as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
@@ -122,9 +123,16 @@ def canvas(width: float, height: float, **panels: Any) -> Iterator[Any]:
 
 def draw_curve(axis: Axes, look: Look, label: str | None, at: Any, value: Any, *band: Any) -> None:
     """A line, its points marked where they are few, and a band from low to high, where given."""
-    line: Any = {"marker": look.marker if len(value) <= MARKED else None, "markersize": 4}
-    line |= {"color": look.colour, "linestyle": look.style, "linewidth": 1.6, "label": label}
-    axis.plot(at, value, **line)
+    axis.plot(
+        at,
+        value,
+        marker=look.marker if len(value) <= MARKED else None,
+        markersize=4,
+        color=look.colour,
+        linestyle=look.style,
+        linewidth=1.6,
+        label=label,
+    )
     if band:
         axis.fill_between(at, *band, color=look.colour, alpha=0.18, linewidth=0)
 
@@ -148,13 +156,34 @@ def draw_fits(
         axis.plot(xs, ys, color=look.colour, linestyle=style, linewidth=1.1, label=said)
 
 
+def place_ticks(axis: Axes, places: Sequence[float], log: bool) -> None:
+    """Along x, of whole numbers at whole places; where it is logarithmic with few places, or of one
+    decade at most, at some of these.
+    """
+    if not log:
+        axis.locator_params(axis="x", integer=all(x.is_integer() for x in places))
+        return
+    axis.set_xscale("log")
+    if places and (len(places) <= TICKED or places[-1] <= 10 * places[0]):
+        shown = places[:: 1 + len(places) // TICKED]
+        axis.set_xticks(shown, [f"{x:g}" for x in shown])
+        axis.xaxis.set_minor_locator(NullLocator())
+
+
 def mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:
     """A hatched column over the whole height with an arrow at its top, where a bar has no end."""
     whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
-    look: Any = {"fill": False, "hatch": "////", "edgecolor": "#999999", "linewidth": 0}
     for x in places:
-        corner = (x - 0.46 * width, 0)
-        column = mpl.patches.Rectangle(corner, 0.92 * width, 0.94, transform=whole, **look)
+        column = mpl.patches.Rectangle(
+            (x - 0.46 * width, 0),
+            0.92 * width,
+            0.94,
+            transform=whole,
+            fill=False,
+            hatch="////",
+            edgecolor="#999999",
+            linewidth=0,
+        )
         axis.add_patch(column)
         axis.plot([x], [0.96], "^", markersize=7, color="black", transform=whole, label=DIVERGED)
 
@@ -175,9 +204,16 @@ def mark_beyond(
             continue
         marker, edge, side, away = ("^", 0.97, "top", -6) if y > high else ("v", 0.03, "bottom", 6)
         axis.plot([x], [edge], marker, markersize=6, color=colour, transform=whole)
-        number: Any = {"ha": "center", "va": side, "fontsize": 6.5}
-        number |= {"xytext": (0, away), "textcoords": "offset points"}
-        axis.annotate(short(y), (x, edge), xycoords=whole, **number)
+        axis.annotate(
+            short(y),
+            (x, edge),
+            xycoords=whole,
+            xytext=(0, away),
+            textcoords="offset points",
+            ha="center",
+            va=side,
+            fontsize=6.5,
+        )
 
 
 def colour_scale(values: pd.Series, log: bool) -> Normalize:

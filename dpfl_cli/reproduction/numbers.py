@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -15,7 +16,6 @@ from dpfl_cli.reproduction.measure import (
     MEASURE,
     RANK,
     ROUND,
-    SEED,
     Fact,
     Measure,
     Metric,
@@ -32,9 +32,9 @@ TUNING = "tuning not included"
 Row = dict[str, Any]
 
 
-def row_of(labels: Mapping[str, Any], measure: str, value: float, **more: Any) -> Row:
-    plain = {ROUND: "", SEED: math.nan, "text": "", "diverged": False, "seeds": 1, "note": ""}
-    return {**plain, **labels, MEASURE: measure, "value": value, **more}
+def row_of(labels: Mapping[str, Any], measure: str, value: float | None, **more: Any) -> Row:
+    """A row; what it does not say is filled in by `framed`."""
+    return {"seeds": 1, **labels, MEASURE: measure, "value": value, **more}
 
 
 def numbers_of(
@@ -85,90 +85,78 @@ def _measured(
     name: str, measure: Metric, labels: Mapping[str, Any], seed: int, record: RunRecord
 ) -> list[Row]:
     """The rows of one measure of one run; none where it does not report the metric."""
-    about: dict[str, Any] = {SEED: seed, "diverged": record.status == "diverged"}
+    diverged = record.status == "diverged"
+    row = partial(row_of, labels, name, seed=seed, diverged=diverged)
+    found = _reported(name, measure, record)
     if measure.at == "series":
-        series = _series(name, measure, record)
-        if not series and measure.absent is not None:
-            series = {int(row[ROUND]): measure.absent for row in record.rows if row[ROUND] >= 1}
-        wanted = measure.rounds or series
+        if not found and measure.absent is not None:
+            found = {int(one[ROUND]): measure.absent for one in record.rows if one[ROUND] >= 1}
         return [
-            row_of(
-                labels,
-                name,
-                value if math.isfinite(value) else _bad(measure),
-                **about,
-                round=number,
-            )
-            for number, value in sorted(series.items())
-            if number in wanted
+            row(value if math.isfinite(value) else _bad(measure), round=number)
+            for number, value in sorted(found.items())
+            if number in (measure.rounds or found)
         ]
-    value, note = _single(name, measure, record), ""
+    value = _single(measure, found, record)
     if value is None:
         return []
     if isinstance(value, str):
-        return [row_of(labels, name, math.nan, **about, text=value)]
-    if isinstance(measure.at, int) and math.isnan(value) and not about["diverged"]:
-        note = f"round {measure.at} was not evaluated"
-    return [row_of(labels, name, value, **about, note=note)]
+        return [row(math.nan, text=value)]
+    skipped = isinstance(measure.at, int) and math.isnan(value) and not diverged
+    return [row(value, note=f"round {measure.at} was not evaluated" if skipped else "")]
 
 
-def _single(name: str, measure: Metric, record: RunRecord) -> float | str | None:
+def _reported(name: str, measure: Metric, record: RunRecord) -> Any:
+    """What a run reports of a metric: round -> value, with the metrics that are added to it, or one
+    fact of result.json; {} where it reports nothing.
+    """
+    if "." not in measure.metric:
+        series = record.series(measure.metric)
+        for more in measure.plus:
+            for number, value in record.series(more).items():
+                if number in series:
+                    series[number] += value
+        return series
+    node: Any = record.result
+    for part in measure.metric.split("."):
+        node = node.get(part, {}) if isinstance(node, Mapping) else {}
+    if measure.at != "series" and not isinstance(node, Mapping):
+        return node
+    try:
+        return {int(number): float(value) for number, value in node.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(
+            f"measure {name}: metric={measure.metric} leads to no mapping of rounds in "
+            "result.json; timing.compute is one"
+        ) from None
+
+
+def _single(measure: Metric, found: Any, record: RunRecord) -> float | str | None:
     """The number (or text) of one run; None where it does not report the metric."""
-    dotted = "." in measure.metric
-    if dotted:
-        node = _inside(record, measure.metric)
-        if not isinstance(node, Mapping):
-            known = ("yes" if node else "no") if isinstance(node, bool) else node
-            return known if isinstance(known, str | None) else float(known)
-    summary, diverged = record.result["metrics"], record.status == "diverged"
-    reporting = (summary.get("last", {}), *record.rows)
-    if not dotted and not any(measure.metric in row for row in reporting):
+    if isinstance(found, bool):
+        return "yes" if found else "no"
+    if isinstance(found, str | None):
+        return found
+    if not isinstance(found, Mapping):
+        return float(found)
+    if not found:
         return measure.absent
+    diverged = record.status == "diverged"
     if diverged and measure.at in ("last", "final"):
         return _bad(measure)  # its last finite value is not where it went
-    if measure.at in ("first", "last", "final") and not dotted:
-        found = summary.get(measure.at, {})
-        value = found.get(measure.metric)
-        more = sum(float(found.get(one, 0.0)) for one in measure.plus)
+    summary = {} if "." in measure.metric else record.result["metrics"]
+    if measure.at in summary:
+        known = summary[measure.at]
+        value = known.get(measure.metric)
+        more = sum(float(known.get(one, 0.0)) for one in measure.plus)
         return _bad(measure) if value is None else float(value) + more
-    series = _series(name, measure, record)
     if isinstance(measure.at, int):
-        value = series.get(measure.at, math.nan)
+        value = found.get(measure.at, math.nan)
         return _bad(measure) if diverged and not math.isfinite(value) else value
-    finite = [value for _, value in sorted(series.items()) if math.isfinite(value)]
+    finite = [value for _, value in sorted(found.items()) if math.isfinite(value)]
     if not finite:
         return _bad(measure)
     ends = {"first": finite[0], "min": min(finite), "max": max(finite)}
     return ends.get(measure.at, finite[-1])
-
-
-def _inside(record: RunRecord, path: str) -> Any:
-    """What a dotted path into result.json leads to; None where it leads nowhere."""
-    node: Any = record.result
-    for part in path.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node
-
-
-def _series(name: str, measure: Metric, record: RunRecord) -> dict[int, float]:
-    """Round -> value, with the metrics that are added to it; empty where it is not reported."""
-    if "." in measure.metric:
-        node = _inside(record, measure.metric)
-        if node is None:
-            return {}
-        try:
-            return {int(number): float(value) for number, value in node.items()}
-        except (AttributeError, TypeError, ValueError):
-            raise ConfigError(
-                f"measure {name}: metric={measure.metric} leads to no mapping of rounds in "
-                "result.json; timing.compute is one"
-            ) from None
-    series = dict(record.series(measure.metric))
-    for more in measure.plus:
-        for number, value in record.series(more).items():
-            if number in series:
-                series[number] += value
-    return series
 
 
 def _bad(measure: Measure) -> float:
@@ -185,10 +173,7 @@ def _stated(plan: Plan, record: RunRecord) -> Row:
 
 def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan) -> Row:
     if isinstance(measure, Fact):
-
-        def fact(path: str) -> Any:
-            return known_of(plan, path, f"measure {name}", labels)
-
+        fact = partial(known_of, plan, where=f"measure {name}", labels=labels)
         known = measure.value(fact) if callable(measure.value) else fact(measure.value)
         if isinstance(known, int | float) and not isinstance(known, bool):
             return row_of(labels, name, float(known))
@@ -207,9 +192,9 @@ def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan)
             raise ConfigError(f"measure {name}: part=convention needs runs with dp.convention")
         ledger, words = CONVENTIONS[plan.dp.convention](ledger)
     found = price(ledger, priced, plan.dp.delta)
-    value = math.nan if found.epsilon is None else found.epsilon
-    if measure.round_up is not None and found.epsilon is not None:
-        value = rounded_up(found.epsilon, measure.round_up)
+    value = found.epsilon
+    if value is not None and measure.round_up is not None:
+        value = rounded_up(value, measure.round_up)
     about = privacy_cells(stated) | {
         "epsilon": found.epsilon,
         "epsilon_reason": found.reason,
@@ -227,18 +212,21 @@ def known_of(plan: Plan, path: str, where: str, labels: Where | None = None) -> 
     FACTS.
     """
     first = path.partition(".")[0]
-    node: Any
+    node: Any = {
+        **plan.config,
+        "clients": plan.clients,
+        "dimension": plan.dimension,
+        "records": plan.info.records,
+        "source": plan.info.source,
+        "labels": labels or {},
+    }
     if first in FACTS:
-        node = {first: facts_of(first, plan)}
+        node[first] = facts_of(first, plan)
     elif first == "ledger":
-        releases = {
+        node["ledger"] = {
             one.name: {"count": one.count, "noise_multiplier": one.parameter, "rate": one.rate}
             for one in plan.ledger().entries
         }
-        node = {"ledger": releases}
-    else:
-        sizes = {"clients": plan.clients, "dimension": plan.dimension, "records": plan.info.records}
-        node = {**plan.config, **sizes, "source": plan.info.source, "labels": labels or {}}
     for part in path.split("."):
         if not isinstance(node, Mapping) or part not in node:
             near = nearest(part, list(node)) if isinstance(node, Mapping) else "it has no parts"
@@ -255,18 +243,19 @@ def _text(fact: Any) -> str:
 
 def privacy_cells(report: Mapping[str, Any]) -> dict[str, Any]:
     """A result's privacy report as the columns PRIVACY; without a mechanism nothing is priced."""
-    stated = report.get("epsilon_paper") or {}
-    words = {
-        "epsilon_paper": stated.get("value"),
-        "epsilon_paper_convention": stated.get("convention"),
-    }
-    cells = {name: {**report, **words}.get(name) for name in PRIVACY}
     if report.get("trust") == "none":
-        kept = ("trust", "guarantee", "epsilon_reason")
-        return {name: value if name in kept else None for name, value in cells.items()}
-    items = [item for item in report.get("not_covered", []) if "tuning" not in item]
-    uncovered = [TUNING, *(f"does not cover {item}" for item in items)]
-    return cells | {"not_covered": "; ".join(dict.fromkeys(uncovered))}
+        known = {name: report.get(name) for name in ("trust", "guarantee", "epsilon_reason")}
+    else:
+        items = [item for item in report.get("not_covered", []) if "tuning" not in item]
+        uncovered = [TUNING, *(f"does not cover {item}" for item in items)]
+        paper = report.get("epsilon_paper") or {}
+        known = {
+            **report,
+            "epsilon_paper": paper.get("value"),
+            "epsilon_paper_convention": paper.get("convention"),
+            "not_covered": "; ".join(dict.fromkeys(uncovered)),
+        }
+    return {name: known.get(name) for name in PRIVACY}
 
 
 def rounded_up(value: float, decimals: int) -> float:

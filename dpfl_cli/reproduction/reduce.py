@@ -17,7 +17,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.choose import chosen, edge_of, marked, rows_of_winners
 from dpfl_cli.reproduction.grid import Cell
-from dpfl_cli.reproduction.measure import MEASURE, SEED, Derived
+from dpfl_cli.reproduction.measure import MEASURE, Derived
 from dpfl_cli.reproduction.numbers import Row, numbers_of, row_of
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import LabelValues, Missing, Rows, matching, places
@@ -40,7 +40,7 @@ def rows_of_runs(
     """
     labels = list(dict.fromkeys(name for cell in cells for name in cell.run.labels))
     if searched is not None:
-        labels = [str(name) for name in searched.columns[: searched.columns.get_loc(MEASURE)]]
+        labels = list(searched.columns[: searched.columns.get_loc(MEASURE)])
     measures = artifact.measures
     late = [name for name, one in measures.items() if one.of_chosen]
     derived = {name: one for name, one in measures.items() if isinstance(one, Derived)}
@@ -96,15 +96,14 @@ def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
         raise ConfigError(f"measure {name}: value is no function of rows")
     within = rows.where(**measure.where)
     made = []
-    wholes = {float(one.frame[SEED].max()): one for one in rows.by_seed()}
+    wholes = rows.seeds
     for key in dict.fromkeys(places(within.frame, measure.per)):
         if "" in key:
             continue
         labels = dict(zip(measure.per, key, strict=True))
         mine = rows.where(**labels)
-        split = mine.by_seed() if measure.by_seed else ()
-        seeds = [(float(one.frame[SEED].max()), one) for one in split] or [(math.nan, mine)]
-        for seed, one in seeds:
+        seeds = (mine.seeds if measure.by_seed else {}) or {math.nan: mine}
+        for seed, one in seeds.items():
             combination = replace(one, whole=wholes.get(seed, rows), place=labels)
             try:
                 value, note = float(measure.value(combination)), ""

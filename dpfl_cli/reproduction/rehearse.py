@@ -3,7 +3,7 @@ anything runs: metrics' places, labels, measures, axes, and what claims ask for.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, chain, groupby, islice
 from pathlib import Path
@@ -14,16 +14,15 @@ import numpy as np
 
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.identity import flat
-from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
+from dpfl_cli.reproduction.artifact import SCALES, Artifact
 from dpfl_cli.reproduction.figure import canvas_of
-from dpfl_cli.reproduction.grid import Cell, requests
+from dpfl_cli.reproduction.grid import requests
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.measure import Metric
 from dpfl_cli.reproduction.numbers import applies
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rows import PSEUDO, check_values
-from dpfl_cli.reproduction.search import Found
+from dpfl_cli.reproduction.search import Job
 from dpfl_cli.simulation.execute import execute
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
@@ -34,44 +33,37 @@ SEEDS = 2  # of every run, the first ones, are made up at first
 TRIED = 3  # rounds of a trial run
 
 
-def rehearse(artifact: Artifact, scale: Scale, found: Found) -> None:
+def rehearse(job: Job) -> None:
     """Makes the artifact's rows, page, figure and verdicts from numbers that mean nothing.
 
     Names do not depend on how many seeds and rounds there are, but the code of a claim may (the
     value of round 50, or of seed 3): what fails with few of them is tried with more.
 
-    Args:
-      found: its cells, and of a search what it comes to among made-up numbers.
-
     Raises:
       ConfigError: something is mistyped, in one line with the nearest right name.
     """
-    check_names(artifact)
-    if not artifact.trains:
+    check_names(job.artifact)
+    if not job.artifact.trains:
         return  # what is made from plans alone is made at once
-    by_run = groupby(found.cells, key=lambda cell: cell.run)
+    by_run = groupby(job.cells, key=lambda cell: cell.run)
     few = [cell for _, seeds in by_run for cell in islice(seeds, SEEDS)]
     try:
-        try:
-            _make(artifact, scale, replace(found, cells=few), SHOWN)
-        except DpflError:
-            _make(artifact, scale, found, MORE)
-    except DpflError as error:
-        text = str(error)
-        named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
-        raise type(error)(named) from error
+        _make(replace(job, cells=few), SHOWN)
+    except DpflError:
+        _make(job, MORE)
 
 
-def _make(artifact: Artifact, scale: Scale, found: Found, shown: int) -> None:
+def _make(job: Job, shown: int) -> None:
     """All that is made of an artifact's runs, these being made up."""
-    records = {cell.plan.id: made_up(artifact, cell.plan, shown) for cell in found.cells}
-    rows = rows_of_runs(artifact, found.cells, records, found.rows)
-    page(artifact, scale, rows, judge(artifact, scale, rows), "", [], found.table)
+    artifact, scale = job.artifact, job.scale
+    records = {cell.plan.id: made_up(artifact, cell.plan, shown) for cell in job.cells}
+    rows = rows_of_runs(artifact, job.cells, records, job.rows)
+    page(artifact, scale, rows, judge(artifact, scale, rows), "", [], job.table)
     if artifact.figures:
         canvas_of(artifact, scale, rows)
 
 
-def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) -> None:
+def check_metrics(job: Job, store: RunStore) -> None:
     """Refuses metrics that no run reports, what is added to them too: those of finished runs are
     known, and what these lack is looked for in trial runs, one of each method and model, at the
     artifact's smallest size where it has them, for at most `TRIED` rounds in a store of their own.
@@ -79,19 +71,21 @@ def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) ->
     Raises:
       ConfigError: in one line with the nearest metric that is reported.
     """
-    metrics = [one for one in artifact.measures.values() if isinstance(one, Metric)]
-    labels = [cell.run.labels for cell in cells]
-    asked = [one for one in metrics if any(applies(one, each) for each in labels)]
-    missing = {name for one in asked for name in (one.metric, *one.plus)}
+    missing = {
+        name
+        for one in job.artifact.metrics
+        if any(applies(one, cell.run.labels) for cell in job.cells)
+        for name in (one.metric, *one.plus)
+    }
     reported: set[str] = set()
     with TemporaryDirectory() as folder:
-        finished = filter(None, (store.finished(cell.plan.id) for cell in cells))
-        records = chain(finished, _tried(artifact, cells, RunStore(Path(folder))))
+        finished = filter(None, (store.finished(cell.plan.id) for cell in job.cells))
+        records = chain(finished, _tried(job, RunStore(Path(folder))))
         while not missing <= reported and (record := next(records, None)):
             reported |= _reported(record)
     for name in sorted(missing - reported) if reported else []:
         near = nearest(name, reported)
-        raise ConfigError(f"artifact {artifact.name}: no run reports metric {name}; {near}")
+        raise ConfigError(f"artifact {job.artifact.name}: no run reports metric {name}; {near}")
 
 
 def _reported(record: RunRecord) -> set[str]:
@@ -102,11 +96,11 @@ def _reported(record: RunRecord) -> set[str]:
     return {*chain(*record.rows[:2]), *(path for path in paths if "." in path)}
 
 
-def _tried(artifact: Artifact, cells: Sequence[Cell], store: RunStore) -> Iterator[RunRecord]:
+def _tried(job: Job, store: RunStore) -> Iterator[RunRecord]:
     """The first run of every method and model, at the smallest size there is before these cells."""
-    smallest = next(scale for scale in SCALES if scale in artifact.sizes)
+    smallest = next(scale for scale in SCALES if scale in job.artifact.sizes)
     tried = set()
-    for cell in chain(requests(artifact, smallest), cells):
+    for cell in chain(requests(job.artifact, smallest), job.cells):
         config = cell.config()
         kind = config["algorithm"]["name"], config["model"]["name"]
         if kind not in tried:
@@ -140,29 +134,30 @@ def check_names(artifact: Artifact) -> None:
         "x": ("label or measure", [*pseudo, *measures]),
         "titles": ("label, value or measure", [*pseudo, *values, *measures]),
     }
-    parts: list[tuple[str, Any]] = [
-        ("page", artifact),
-        *((f"measure {name}", one) for name, one in artifact.measures.items()),
-        *(("best", one) for one in artifact.best),
-        *((f"tables[{number}]", one) for number, one in enumerate(artifact.tables)),
-        *((f"figures[{number}]", one) for number, one in enumerate(artifact.figures)),
-        *((f"claim {one.id}", one) for one in artifact.claims),
-    ]
-    for place, part in parts:
+    parts: dict[str, Any] = {
+        "page": artifact,
+        **{f"measure {name}": one for name, one in artifact.measures.items()},
+        **{
+            f"{kind}[{number}]": one
+            for kind in ("best", "tables", "figures")
+            for number, one in enumerate(getattr(artifact, kind))
+        },
+        **{f"claim {one.id}": one for one in artifact.claims},
+    }
+    for place, part in parts.items():
         for field, (what, among) in names.items():
             given = getattr(part, field, None) or ()
             for name in [given] if isinstance(given, str) else given:
                 if name not in among:
                     near = nearest(name, among)
-                    where = f"artifact {artifact.name}: {place}: {field}"
-                    raise ConfigError(f"{where}: no {what} '{name}'; {near}")
+                    raise ConfigError(f"{place}: {field}: no {what} '{name}'; {near}")
         try:
             check_values(getattr(part, "where", {}), artifact.choices)
         except ConfigError as error:
-            raise ConfigError(f"artifact {artifact.name}: {place}: where: {error}") from None
+            raise ConfigError(f"{place}: where: {error}") from None
     for rule in artifact.best:
         if artifact.measures[rule.by].better is None:
-            raise ConfigError(f"artifact {artifact.name}: measure {rule.by}: say which is better")
+            raise ConfigError(f"measure {rule.by}: say which is better")
 
 
 def made_up(artifact: Artifact, plan: Plan, shown: int = SHOWN) -> RunRecord:
@@ -170,7 +165,7 @@ def made_up(artifact: Artifact, plan: Plan, shown: int = SHOWN) -> RunRecord:
     evaluated rounds, and those that it names.
     """
     draws = np.random.default_rng(zlib.crc32(plan.id.encode()))
-    asked = [one for one in artifact.measures.values() if isinstance(one, Metric)]
+    asked = artifact.metrics
     names = {name for one in asked for name in (one.metric, *one.plus)}
     every, alone = plan.evaluation.every, plan.evaluation.rounds
     step = every * max(1, plan.rounds // (shown * every))

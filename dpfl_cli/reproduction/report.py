@@ -20,15 +20,7 @@ from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.folder import SEARCH, Made, folders, publish
 from dpfl_cli.reproduction.grid import commands
-from dpfl_cli.reproduction.judge import (
-    GROUPS,
-    IN_SPREAD,
-    NEAR,
-    NOT_RUN,
-    PARTLY,
-    STANDINS,
-    Verdict,
-)
+from dpfl_cli.reproduction.judge import GROUPS, IN_SPREAD, NEAR, NOT_RUN, PARTLY, STANDINS, Verdict
 from dpfl_cli.reproduction.measure import MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.templating import MARKDOWN, template
@@ -62,34 +54,32 @@ POINTS = 80  # rounds of a curve that a plot keeps
 VerdictCounts = Mapping[str, Mapping[str, int]]
 
 
-@dataclass(frozen=True)
-class Shown:
-    """An artifact at a scale, as its page shows it.
+@dataclass(frozen=True, kw_only=True)
+class Shown(Made):
+    """An artifact's folder, as its page shows it.
 
     Attributes:
-      made: its folder.
       declared: None for one of a file of one's own that is not at hand, or that has changed since.
       scales: at which it is there.
       before: the same at the largest scale below that is there.
     """
 
-    made: Made
     declared: Artifact | None
     scales: Sequence[str]
     before: Shown | None
 
     @property
     def is_largest(self) -> bool:
-        return self.made.scale == self.scales[-1]
+        return self.scale == self.scales[-1]
 
     @property
     def url(self) -> str:
-        return f"{self.made.artifact}/{self.made.scale}/index.html"
+        return f"{self.artifact}/{self.scale}/index.html"
 
     @property
     def heading(self) -> str:
         """What the page is called; at a size below the paper's it ends by saying so."""
-        return self.made.page.partition("\n")[0].partition(": ")[2]
+        return self.page.partition("\n")[0].partition(": ")[2]
 
     @property
     def title(self) -> str:
@@ -102,41 +92,36 @@ class Shown:
     @cached_property
     def sections(self) -> dict[str, Markup]:
         """The page's sections by heading, as HTML; what is before the first is ""."""
-        _, _, body = self.made.page.partition("\n")
+        _, _, body = self.page.partition("\n")
         first, *others = re.split(r"^## ", body, flags=re.MULTILINE)
         named = (one.partition("\n") for one in others)
         texts = {"": first, **{heading: text for heading, _, text in named}}
         return {heading: Markup(MARKDOWN.render(text)) for heading, text in texts.items()}
 
     @property
-    def claims(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[dict[str, Any]]:
         """Its claims, each with its group and where it stands."""
-        return [{**vars(one), "group": one.group, "of": self} for one in self.made.claims]
+        return [{**vars(one), "group": one.group, "of": self} for one in self.claims]
 
     @property
     def counts(self) -> VerdictCounts:
         return totals([self])
 
     @property
-    def numbers(self) -> str:
+    def numbers_at_full_size(self) -> str:
         """How its numbers compare with the paper's, where it is at the paper's size."""
-        return "" if self.reduced else self.made.numbers
+        return "" if self.reduced else self.numbers
 
     @property
     def numbers_of_any_size(self) -> str:
         """The same at every size, in brackets at a reduced one."""
-        return f"({self.made.numbers})" if self.reduced and self.made.numbers else self.made.numbers
+        return f"({self.numbers})" if self.reduced and self.numbers else self.numbers
 
     @property
     def standin(self) -> bool:
         """Whether all of its data stand in for the paper's."""
-        data = self.made.manifest.get("data") or ()
+        data = self.manifest.get("data") or ()
         return bool(data) and all(one.endswith("(standin)") for one in data)
-
-    @property
-    def untrained(self) -> bool:
-        """Whether it trains nothing, so that its numbers are settings, counts and closed forms."""
-        return not self.made.manifest["runs"]
 
     @property
     def tried(self) -> str:
@@ -159,9 +144,9 @@ class Shown:
         """
         if self.before is None:
             return []
-        earlier = {one.id: one for one in self.before.made.claims}
+        earlier = {one.id: one for one in self.before.claims}
         changes = []
-        for one in self.made.claims:
+        for one in self.claims:
             known = earlier.get(one.id)
             if known and known.finding != one.finding:
                 differs = [*compared(known, one), *differences(self.before.extent, self.extent)]
@@ -174,34 +159,34 @@ class Shown:
         """How large it is, of what its manifest says: rounds, records and clients (seeds stand
         with each claim), the cells of its runs, and how they were found.
         """
-        manifest = self.made.manifest
+        manifest = self.manifest
         tested, _, _ = manifest.get("tested_to", "").partition(";")
         found = re.findall(rf"(\d[\d,]*(?: to [\d,]+)?) ({EXTENT})", tested)
         sizes = {f"{what}s": many for many, what in found}
         cells = len({tuple(run["labels"].items()) for run in manifest["runs"]})
-        staged = "in stages" if (self.made.folder / SEARCH).exists() else "all cells"
+        staged = "in stages" if (self.folder / SEARCH).exists() else "all cells"
         return {**sizes, **({"cells run": f"{cells:,}", "search": staged} if cells else {})}
 
     @property
     def minutes(self) -> float | None:
         if self.declared is None or self.declared.runs_of:
             return None
-        return self.declared.size(self.made.scale).minutes if self.declared.trains else 0.0
+        return self.declared.size(self.scale).minutes if self.declared.trains else 0.0
 
     @property
     def at_edge(self) -> int:
         """How many chosen points lie at the end of what was searched."""
-        found = re.findall(r"of \d+\)(?: in (\d+) cells)?", self.made.manifest.get("edges", ""))
+        found = re.findall(r"of \d+\)(?: in (\d+) cells)?", self.manifest.get("edges", ""))
         return sum(int(cells or 1) for cells in found)
 
     @property
     def has_figure(self) -> bool:
-        return (self.made.folder / "figure.png").exists()
+        return (self.folder / "figure.png").exists()
 
     @cached_property
     def commands(self) -> list[str]:
         """The `dpfl run` lines that its runs amount to."""
-        return list(commands(self.declared, self.made.scale)) if self.declared else []
+        return list(commands(self.declared, self.scale)) if self.declared else []
 
     @cached_property
     def presets(self) -> dict[str, str]:
@@ -212,7 +197,7 @@ class Shown:
     @cached_property
     def files(self) -> dict[str, bytes]:
         """What can be downloaded: all of its folder, the runs' commands and presets."""
-        found = {path.name: path.read_bytes() for path in sorted(self.made.folder.iterdir())}
+        found = {path.name: path.read_bytes() for path in sorted(self.folder.iterdir())}
         texts = {f"{name.replace('/', '_')}.yaml": text for name, text in self.presets.items()}
         if self.commands:
             texts["commands.txt"] = "\n".join(self.commands) + "\n"
@@ -222,7 +207,7 @@ class Shown:
     def points(self) -> dict[str, Any]:
         """Means over seeds of every number and curve, and the paper's, for the page's plot."""
         title = self.declared.title_of if self.declared else str
-        parts = [pd.read_csv(self.made.folder / name) for name in ("table.csv", "series.csv")]
+        parts = [pd.read_csv(self.folder / name) for name in ("table.csv", "series.csv")]
         frame = pd.concat(parts)
         labels = [str(name) for name in frame.columns[: frame.columns.get_loc(MEASURE)]]
         keys = [*labels, MEASURE, ROUND]
@@ -254,7 +239,7 @@ def _plain(value: Any) -> Any:
 
 def totals(shown: Iterable[Shown]) -> VerdictCounts:
     """The claims of several artifacts: group -> finding -> how many."""
-    found = Counter((one.group, one.finding) for each in shown for one in each.made.claims)
+    found = Counter((one.group, one.finding) for each in shown for one in each.claims)
     return {group: {name: found[group, name] for name in FINDINGS} for group in COUNTED}
 
 
@@ -274,8 +259,8 @@ def numbers(lines: Iterable[str]) -> str:
 
 def of_these(shown: Sequence[Shown]) -> str:
     """The same of pages that say less of what the papers found, which count among them."""
-    standins = numbers(one.numbers for one in shown if one.standin)
-    untrained = numbers(one.numbers for one in shown if one.untrained)
+    standins = numbers(one.numbers_at_full_size for one in shown if one.standin)
+    untrained = numbers(one.numbers_at_full_size for one in shown if not one.manifest["runs"])
     return (
         f"of these, on pages of stand-ins alone: {standins}; on pages where nothing is trained, of "
         f"settings, counts and closed forms: {untrained}"
@@ -287,8 +272,8 @@ def hours(shown: Iterable[Shown], of: Of = lambda page, run: True) -> str:
     runs = {
         run["id"]: run
         for one in shown
-        for run in one.made.manifest["runs"]
-        if of(one.made.artifact.partition("/")[2], run)
+        for run in one.manifest["runs"]
+        if of(one.artifact.partition("/")[2], run)
     }
     took = Counter[bool]()
     for run in runs.values():
@@ -308,15 +293,16 @@ def budget(paper: str, shown: Sequence[Shown]) -> str:
 
 def partly(shown: Iterable[Shown]) -> int:
     """How many of the papers' claims compare runs on stand-ins and others too."""
-    claims = [one for each in shown for one in each.made.claims if not one.ours]
+    claims = [one for each in shown for one in each.claims if not one.ours]
     return sum(one.data == PARTLY for one in claims)
 
 
-def _template(name: str) -> Callable[..., str]:
+def _filled(file: str, /, **given: Any) -> str:
+    """A template filled in with what is given and what all of them may use."""
     known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": budget}
     known |= {"partly": partly, "hours": hours, "numbers": numbers, "of_these": of_these}
     known |= {"two_cores": ON_TWO_CORES, "changed": CHANGED, "interval": interval_text}
-    return partial(template(name), **known)
+    return template(file)(**known, **given)
 
 
 def index_md(root: Path) -> str:
@@ -324,7 +310,7 @@ def index_md(root: Path) -> str:
     found = folders(root)
     front = [one for one in _shown(found, {}) if one.is_largest]
     damaged = [one for one in found if one.damage]
-    return _template("index.md.j2")(shown=front, damaged=damaged, papers=_by_paper(front))
+    return _filled("index.md.j2", shown=front, damaged=damaged, papers=_by_paper(front))
 
 
 def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Shown]:
@@ -335,13 +321,15 @@ def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Sho
         mine, declared, before = list(scales), artifacts.get(name), None
         for made in mine:
             known = declared if declared and made.scale in declared.sizes else None
-            before = Shown(made, known, [one.scale for one in mine], before)
+            before = Shown(
+                **vars(made), declared=known, scales=[one.scale for one in mine], before=before
+            )
             shown.append(before)
     return shown
 
 
 def _by_paper(shown: Sequence[Shown]) -> dict[str, list[Shown]]:
-    papers = itertools.groupby(shown, lambda one: one.made.paper)
+    papers = itertools.groupby(shown, lambda one: one.paper)
     return {name: list(mine) for name, mine in papers}
 
 
@@ -375,25 +363,25 @@ def write_report(
     of_papers = [one.paper for one in artifacts.values() if one.paper is not None]
     cited, declared = {one.key: one for one in of_papers}, Counter(one.key for one in of_papers)
     missing = sorted(artifacts.keys() - {one.artifact for one in found})
-    shared = {"papers": papers, "cited": cited, "command": command, "top": ""}
+    filled = partial(_filled, papers=papers, cited=cited, command=command, top="")
     files: dict[str, str | bytes] = {
-        "index.html": _template("index.html.j2")(
-            shown=front, damaged=damaged, declared=declared, missing=missing, **shared
+        "index.html": filled(
+            "index.html.j2", shown=front, damaged=damaged, declared=declared, missing=missing
         ),
-        "claims.html": _template("claims.html.j2")(shown=front, **shared),
+        "claims.html": filled("claims.html.j2", shown=front),
     }
     for name, mine in papers.items():
-        files[f"{name}.html"] = _template("paper.html.j2")(name=name, shown=mine, **shared)
-    artifact_page, old = _template("artifact.html.j2"), outputs / "report"
+        files[f"{name}.html"] = filled("paper.html.j2", name=name, shown=mine)
+    old = outputs / "report"
     if not all((old / f"{name}.html").exists() for name in papers):
         changed = None  # every page leads to every paper
     for one in pages:
-        if changed is not None and one.made.artifact not in changed and (old / one.url).exists():
+        if changed is not None and one.artifact not in changed and (old / one.url).exists():
             kept = (old / one.url).parent
             files |= {str(path.relative_to(old)): path.read_bytes() for path in kept.iterdir()}
             continue
         files |= {f"{Path(one.url).parent}/{name}": text for name, text in one.files.items()}
-        files[one.url] = artifact_page(one=one, **{**shared, "top": "../../../"})
+        files[one.url] = filled("artifact.html.j2", one=one, top="../../../")
     for name in ASSETS:
         files[name] = (Path(__file__).with_name("templates") / name).read_bytes()
     publish(old, files)

@@ -4,9 +4,9 @@ what can be written.
 
 import hashlib
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import dpfl_cli
-from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.audits import make_all
 from dpfl_cli.reproduction.choose import edges_text
@@ -29,68 +29,12 @@ from dpfl_cli.reproduction.measure import Fact
 from dpfl_cli.reproduction.numbers import applies
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
-from dpfl_cli.reproduction.search import Found, search
+from dpfl_cli.reproduction.search import Job, search
 from dpfl_cli.reproduction.tables import from_csv, to_csv
 from dpfl_cli.simulation.execute import Outcome, execute, execute_alone
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
-
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Job:
-    """An artifact at a scale, with everything that it needs, validated.
-
-    Attributes:
-      found: its cells, and what its search came to; before that is made, what it comes to among
-        made-up numbers where runs are not finished.
-    """
-
-    artifact: Artifact
-    scale: Scale
-    found: Found
-
-    @property
-    def cells(self) -> Sequence[Cell]:
-        """What its rows are made of."""
-        return self.found.cells
-
-    @cached_property
-    def plans(self) -> dict[str, Plan]:
-        """The runs to be trained, each once, by id."""
-        every = chain(*self.found.stages, self.cells) if self.artifact.trains else ()
-        return {cell.plan.id: cell.plan for cell in every}
-
-    @property
-    def horizon(self) -> str:
-        """How far it is tested: rounds, training records, clients, seeds, part of the cells."""
-        plans = [cell.plan for cell in self.cells] if self.plans else []
-        numbers = {
-            "round": [plan.last_round for plan in plans],
-            "training record": [plan.records for plan in plans],
-            "client": [plan.clients for plan in plans],
-            "seed": [len(self.artifact.seeds(self.scale, cell.run)) for cell in self.cells],
-        }
-        ranges = ", ".join(_range(many, what) for what, many in numbers.items() if plans)
-        return "; ".join(filter(None, [ranges, self.artifact.size(self.scale).cells]))
-
-    @property
-    def data(self) -> list[str]:
-        """The names of its data, each with where it comes from."""
-        return sorted({f"{cell.plan.info.name} ({cell.plan.info.source})" for cell in self.cells})
-
-    @cached_property
-    def exclusive(self) -> set[str]:
-        """Those of them that are run alone and anew, for their times."""
-        return {cell.plan.id for cell in self.cells if cell.run.exclusive} & set(self.plans)
-
-
-def _range(numbers: Sequence[int], what: str) -> str:
-    low, high = min(numbers), max(numbers)
-    shown = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"{shown} {what}{'s' if high > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -131,9 +75,14 @@ def prepare(artifacts: Sequence[Artifact], scale: Scale, store: RunStore) -> lis
     """
     jobs = []
     for artifact in artifacts:
-        found = search(artifact, scale, partial(_foreseen, artifact, store))
-        rehearse(artifact, scale, found)
-        jobs.append(Job(artifact, scale, found))
+        try:
+            job = search(artifact, scale, partial(_foreseen, artifact, store))
+            rehearse(job)
+        except DpflError as error:
+            text = str(error)
+            named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
+            raise type(error)(named) from error
+        jobs.append(job)
     return jobs
 
 
@@ -161,10 +110,9 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
     where = f"{which} at scale={jobs[0].scale}"
     if not missing:
         return f"{where}: {total} runs, all finished" if total else f"{which}: nothing to train"
-    seconds = f"{max(60 * minutes, 1):.0f} seconds"
-    cost = f"about {minutes:.0f} minutes" if minutes >= 1.5 else f"about {seconds}"
+    cost = f"{minutes:.0f} minutes" if minutes >= 1.5 else f"{max(60 * minutes, 1):.0f} seconds"
     anew = f" ({alone} alone and anew, for their times)" if alone else ""
-    return f"{where}: {total} runs, {missing} to do{anew}, {cost} on two cores"
+    return f"{where}: {total} runs, {missing} to do{anew}, about {cost} on two cores"
 
 
 def produce(
@@ -183,16 +131,15 @@ def produce(
     outcomes: dict[str, Outcome] = {}
 
     def ended(cells: Sequence[Cell]) -> dict[str, RunRecord]:
-        part = replace(job, found=Found(cells))
-        made = _executed(part, store, quiet, repeated)
+        made = _executed(replace(job, cells=cells, stages=()), store, quiet, repeated)
         outcomes.update(made)
         return {run: one.record for run, one in made.items() if one.status != "failed"}
 
-    if job.found.stages:
-        job = replace(job, found=search(artifact, job.scale, ended))
-    made, found = ended(job.cells), job.found
+    if job.stages:
+        job = search(artifact, job.scale, ended)
+    made = ended(job.cells)
     _audit(job, store.outputs, quiet)
-    tables = to_csv(rows_of_runs(artifact, job.cells, made, found.rows))
+    tables = to_csv(rows_of_runs(artifact, job.cells, made, job.rows))
     rows = from_csv(artifact, tables)  # so that page and verdicts are what the files give
     gaps = [
         f"run {run} ({outcome.plan.label}) failed: {outcome.reason}"
@@ -204,20 +151,17 @@ def produce(
     new = sum(not outcome.cached for outcome in outcomes.values())
     edges = edges_text(artifact, rows)
     kept = bool(gaps) and read_folder(folder).complete
-    produced = Produced(job, folder, verdicts, gaps, new, edges, kept)
-    if kept:
-        return produced
-    horizon = job.horizon
-    files: dict[str, str | bytes] = {
-        **tables,
-        "table.md": page(artifact, job.scale, rows, verdicts, horizon, gaps, found.table),
-        **draw(artifact, job.scale, rows),
-        "claims.json": claims_json(artifact, job.scale, verdicts, horizon, rows),
-        "manifest.json": json_text(_manifest(job, outcomes, gaps, edges)),
-    }
-    files |= {SEARCH: found.table} if found.stages else {}
-    publish(folder, files)
-    return produced
+    if not kept:
+        horizon = job.horizon
+        files: dict[str, str | bytes] = {
+            **tables,
+            "table.md": page(artifact, job.scale, rows, verdicts, horizon, gaps, job.table),
+            **draw(artifact, job.scale, rows),
+            "claims.json": claims_json(artifact, job.scale, verdicts, horizon, rows),
+            "manifest.json": json_text(_manifest(job, outcomes, gaps, edges)),
+        }
+        publish(folder, files | ({SEARCH: job.table} if job.stages else {}))
+    return Produced(job, folder, verdicts, gaps, new, edges, kept)
 
 
 def _executed(
@@ -228,29 +172,33 @@ def _executed(
     Args:
       repeated: the runs that have been forced already, which are added to; None: nothing is forced.
     """
-    plans = list(job.plans.values())
-    if not plans:
+    if not job.plans:
         return {}
-    alone = [plan for plan in plans if plan.id in job.exclusive]
-    rest = [plan for plan in plans if plan.id not in job.exclusive]
-    again = [] if repeated is None else [plan for plan in rest if plan.id not in repeated]
-    rest = [plan for plan in rest if plan not in again]
-    rounds = sum(plan.last_round for plan in plans)
+    others = job.plans.keys() - job.exclusive
+    forced = set[str]() if repeated is None else others - repeated
+
+    def those(runs: Set[str]) -> list[Plan]:
+        return [plan for run, plan in job.plans.items() if run in runs]
+
+    rounds = sum(plan.last_round for plan in job.plans.values())
     with Progress(job.artifact.name, rounds, quiet=quiet) as progress:
         outcomes = [
-            *execute(again, store, progress, force=True),
-            *execute(rest, store, progress),
-            *execute_alone(alone, store, progress),
+            *execute(those(forced), store, progress, force=True),
+            *execute(those(others - forced), store, progress),
+            *execute_alone(those(job.exclusive), store, progress),
         ]
     if repeated is not None:  # a batch would cost those that were alone their times
-        repeated.update(plan.id for plan in (*again, *alone))
+        repeated |= forced | job.exclusive
     return {outcome.plan.id: outcome for outcome in outcomes}
 
 
 def _audit(job: Job, outputs: Path, quiet: bool) -> None:
     """Makes the audits that measures are of, before rows ask for one after another."""
-    facts = [one for one in job.artifact.measures.values() if isinstance(one, Fact)]
-    asked = [one for one in facts if str(one.value).startswith("audit.") and not one.of_chosen]
+    asked = [
+        one
+        for one in job.artifact.measures.values()
+        if isinstance(one, Fact) and str(one.value).startswith("audit.") and not one.of_chosen
+    ]
     cells = [one for one in job.cells if any(applies(fact, one.run.labels) for fact in asked)]
     if cells:
         make_all(cells, outputs, job.artifact.name, quiet)
@@ -265,11 +213,10 @@ def _manifest(
             "id": cell.plan.id,
             "labels": dict(cell.run.labels),
             "seed": cell.seed,
-            "status": outcomes[cell.plan.id].status,
         }
         | _took(outcomes[cell.plan.id])
         | ({"exclusive": True} if cell.run.exclusive else {})
-        for cell in chain(*job.found.stages, job.cells)
+        for cell in chain(*job.stages, job.cells)
         if cell.plan.id in outcomes
     ]
     return {
@@ -294,11 +241,14 @@ def _manifest(
 
 
 def _took(outcome: Outcome) -> dict[str, Any]:
-    """What a run took when it was made, its share of what ran at once; and on which GPU."""
+    """How a run ended, what it took when it was made, its share of what ran at once; and on which
+    GPU.
+    """
     result = outcome.record.result
     device = result.get("environment", {}).get("device", "cpu")
     seconds = round(result.get("timing", {}).get("seconds", 0.0), 4)
-    return {"seconds": seconds} | ({} if device == "cpu" else {"gpu": device})
+    took = {"status": outcome.status, "seconds": seconds}
+    return took if device == "cpu" else {**took, "gpu": device}
 
 
 def dry_run(
@@ -311,8 +261,8 @@ def dry_run(
     jobs = prepare(artifacts, scale, store)
     for job in jobs:
         price = estimate([job], store, force)
-        if job.found.stages:
-            reduced, full = map(len, job.found.stages)
+        if job.stages:
+            reduced, full = map(len, job.stages)
             price = f"a search of {reduced} runs at reduced size, {full} at full size; {price}"
         lines.append(f"{job.artifact.name}: {job.horizon or 'nothing is trained'}; {price}")
     if len(jobs) > 1:
@@ -324,7 +274,7 @@ def reproduce(
     artifacts: Sequence[Artifact],
     scale: Scale,
     outputs: Path,
-    say: Say,
+    say: Callable[[str], None],
     quiet: bool = False,
     force: bool = False,
     after: Callable[[Produced], None] = lambda one: None,
@@ -342,7 +292,7 @@ def reproduce(
     jobs = prepare(artifacts, scale, store)
     store.prepare()
     for job in jobs:
-        check_metrics(job.artifact, job.cells, store)
+        check_metrics(job, store)
     say(estimate(jobs, store, force))
     made: list[Produced] = []
     repeated = set[str]() if force else None

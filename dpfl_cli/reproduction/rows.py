@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
-from typing import Any
+from itertools import product, takewhile
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -87,7 +87,7 @@ class Rows:
 
     def __call__(self, measure: str, **labels: Any) -> Sample:
         """One cell, seed by seed."""
-        found = self._one(measure, labels)
+        found, _ = self._found(measure, labels, 0)
         first, known = found.iloc[0], self.measures.get(measure)
         noisy = isinstance(known, Metric) or not found[SEED].isna().all()
         values = found.set_index(SEED)["value"].astype(float)
@@ -113,7 +113,8 @@ class Rows:
 
     def text(self, measure: str, **labels: Any) -> str:
         """A fact that is no number."""
-        return str(self._one(measure, labels).iloc[0]["text"])
+        found, _ = self._found(measure, labels, 0)
+        return str(found.iloc[0]["text"])
 
     def each(self, measure: str, **labels: Any) -> list[Sample]:
         """The cells of every combination of labels given as several values, one after another:
@@ -123,8 +124,8 @@ class Rows:
 
     def mean(self, measure: str, **labels: Any) -> Sample:
         """The mean of the cells that differ in one label (of rounds, say), seed by seed."""
-        name, found = self._varying(measure, labels)
-        wheres = [{**labels, name: one} for one in found] or [labels]
+        found, name = self._found(measure, labels, 1)
+        wheres = [{**labels, name: one} for one in in_order(found[name])] if name else [labels]
         cells = [self(measure, **where) for where in wheres]
         values = pd.concat([one.values for one in cells], axis=1, join="inner").mean(axis=1)
         text = f"mean {_words(measure, labels)}"
@@ -132,25 +133,25 @@ class Rows:
 
     def values(self, measure: str, **labels: Any) -> list[float]:
         """Their means over seeds."""
-        name, found = self._varying(measure, labels)
-        frame = self.where(**{MEASURE: measure, **labels}).frame
-        means = frame.groupby(name, sort=False)["value"].mean() if name else frame["value"]
-        return [float(means[one]) for one in found] if name else [float(means.mean())]
+        found, name = self._found(measure, labels, 1)
+        if not name:
+            return [float(found["value"].mean())]
+        means = found.groupby(name, sort=False)["value"].mean()
+        return [float(means[one]) for one in in_order(found[name])]
 
     def places(self, measure: str, **labels: Any) -> list[Any]:
         """The values of the one label in which they differ, such as the rounds of a series."""
-        return self._varying(measure, labels)[1]
+        found, name = self._found(measure, labels, 1)
+        return in_order(found[name]) if name else []
 
     def choices(self, label: str) -> list[Any]:
         """The values of a label that occur, numbers in order of size."""
-        known = [*self.labels, *PSEUDO]
-        if label not in known:
-            raise ConfigError(f"no label '{label}'; {nearest(label, known)}")
+        check_label(label, self.labels)
         return in_order(value for value in self.frame[label] if value != "")
 
     def ranked(self, measure: str, *over: str, **labels: Any) -> pd.Series:
         """A measure of one seed's cells by labels in which they differ, the best first."""
-        found, _ = self._found(measure, labels)
+        found, _ = self._found(measure, labels, math.inf)
         rising = self.measures[measure].better == "lower"
         ranked = found.sort_values("value", ascending=rising, kind="stable")
         return ranked.set_index([*over])["value"]
@@ -159,12 +160,15 @@ class Rows:
         """Where it is the best: the value of a label, or those of several."""
         return self.ranked(measure, *over, **labels).index[0]
 
+    @property
+    def seeds(self) -> dict[float, Rows]:
+        """Every seed -> its rows, with those that have none."""
+        of, seeds = self.frame[SEED], sorted(self.frame[SEED].dropna().unique())
+        return {one: replace(self, frame=self.frame[(of == one) | of.isna()]) for one in seeds}
+
     def by_seed(self) -> Iterator[Rows]:
         """The rows of every seed, with those that have none."""
-        seeds = self.frame[SEED].dropna().unique()
-        for seed in sorted(seeds):
-            mine = self.frame[(self.frame[SEED] == seed) | self.frame[SEED].isna()]
-            yield replace(self, frame=mine)
+        return iter(self.seeds.values())
 
     @cached_property
     def means(self) -> pd.DataFrame:
@@ -198,32 +202,21 @@ class Rows:
                 found.loc[mine, "std"] = math.nan
         return found
 
-    def _found(self, measure: str, labels: Where) -> tuple[pd.DataFrame, list[str]]:
-        """A measure's rows with these labels, and the other labels in which they differ."""
+    def _found(self, measure: str, labels: Where, free: float) -> tuple[pd.DataFrame, str]:
+        """A measure's rows with these labels, and the first of the others in which they differ; so
+        many of them may be left free.
+        """
         found = self.where(**{MEASURE: measure, **labels}).frame
         if found.empty:
             raise Missing(f"no number for {_words(measure, labels)}")
         if SOURCES in found:
             self.origins.update(" ".join(found[SOURCES]).split())
         several = (*self.labels, ROUND, RANK) if len(found) > 1 else ()
-        return found, [name for name in several if found[name].nunique(dropna=False) > 1]
-
-    def _one(self, measure: str, labels: Where) -> pd.DataFrame:
-        found, varied = self._found(measure, labels)
-        if varied:
-            raise ConfigError(
-                f"{_words(measure, labels)}: several; say which {' and '.join(varied)}"
-            )
-        return found
-
-    def _varying(self, measure: str, labels: Where) -> tuple[str, list[Any]]:
-        found, varied = self._found(measure, labels)
-        if len(varied) > 1:
-            raise ConfigError(
-                f"{_words(measure, labels)} differ in {' and '.join(varied)}: "
-                "give all labels but one"
-            )
-        return (varied[0], in_order(found[varied[0]])) if varied else ("", [])
+        varied = [name for name in several if found[name].nunique(dropna=False) > 1]
+        if len(varied) > free:
+            which = " and ".join(varied) + (", all but one" if free else "")
+            raise ConfigError(f"{_words(measure, labels)}: several; say which {which}")
+        return found, varied[0] if varied else ""
 
 
 def check_values(where: Where, known: Mapping[str, Sequence[Any]]) -> None:
@@ -232,17 +225,22 @@ def check_values(where: Where, known: Mapping[str, Sequence[Any]]) -> None:
         values = [*known.get(name, ()), ""]
         for value in list(wanted) if isinstance(wanted, MANY) else [wanted]:
             if name in known and not isinstance(value, between) and value not in values:
-                near = nearest(str(value), [str(one) for one in known[name]])
+                near = nearest(str(value), map(str, known[name]))
                 raise ConfigError(f"no {name} '{value}'; {near}")
+
+
+def check_label(name: str, labels: Iterable[str]) -> None:
+    """Refuses a name that is asked for as a label and is none, with the nearest one."""
+    known = [*labels, *PSEUDO]
+    if name not in known:
+        raise ConfigError(f"no label '{name}'; {nearest(name, known)}")
 
 
 def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.DataFrame:
     """The rows with these labels; a ConfigError names a label that there is not."""
-    known = [*labels, *PSEUDO]
     hit = np.ones(len(frame), bool)
     for name, wanted in where.items():
-        if name not in known:
-            raise ConfigError(f"no label '{name}'; {nearest(name, known)}")
+        check_label(name, labels)
         if name not in frame:
             return frame.iloc[:0]
         values = frame[name].to_numpy(dtype=object)
@@ -269,7 +267,7 @@ def places(rows: pd.DataFrame, labels: Iterable[str]) -> list[LabelValues]:
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a frame as mappings."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+    return cast(list[dict[str, Any]], frame.to_dict("records"))
 
 
 def _same(value: Any, wanted: Any) -> bool:
@@ -281,12 +279,9 @@ def in_order(values: Iterable[Any]) -> list[Any]:
     """Every different value once: texts before the first number, the numbers by size, other
     texts.
     """
-    found = list(dict.fromkeys(values))
-    numbers = sorted(value for value in found if is_number(value))
-    if not numbers:
-        return found
-    first = next(place for place, value in enumerate(found) if is_number(value))
-    return found[:first] + numbers + [value for value in found[first:] if not is_number(value)]
+    found = list(values)
+    before = takewhile(lambda value: not is_number(value), found)
+    return list(dict.fromkeys([*before, *sorted(filter(is_number, found)), *found]))
 
 
 def is_number(value: Any) -> bool:

@@ -1,12 +1,13 @@
-"""A staged search: the stages of an artifact's `Search`, each a set of ordinary runs, chosen by its
-`Best` rules.
+"""The runs that an artifact needs at a scale; where it has a `Search`, found in stages, each a set
+of ordinary runs, chosen by its `Best` rules.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 
-import numpy as np
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
@@ -16,6 +17,7 @@ from dpfl_cli.reproduction.grid import Cell, cells, labelled
 from dpfl_cli.reproduction.measure import MEASURE, Where
 from dpfl_cli.reproduction.reduce import measured
 from dpfl_cli.reproduction.rows import LabelValues, matching, places
+from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord
 
 REDUCED, FULL, WHOLE = "reduced", "full", "whole"  # stages of search.csv
@@ -23,8 +25,9 @@ Ended = Callable[[Sequence[Cell]], Mapping[str, RunRecord]]
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search came to; without one, the cells alone.
+class Job:
+    """An artifact at a scale with the runs that it needs, and what its search came to, if there is
+    one; before that is made, what it comes to among made-up numbers where runs are not finished.
 
     Attributes:
       cells: what the artifact's rows are made of; no seed of theirs had a part in a choice.
@@ -34,13 +37,52 @@ class Found:
         it was kept; runs of whole grids that were no candidates are a stage of their own.
     """
 
+    artifact: Artifact
+    scale: Scale
     cells: Sequence[Cell]
     stages: Sequence[Sequence[Cell]] = ()
     rows: pd.DataFrame | None = None
     table: str = ""
 
+    @cached_property
+    def plans(self) -> dict[str, Plan]:
+        """The runs to be trained, each once, by id."""
+        every = chain(*self.stages, self.cells) if self.artifact.trains else ()
+        return {cell.plan.id: cell.plan for cell in every}
 
-def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
+    @property
+    def horizon(self) -> str:
+        """How far it is tested: rounds, training records, clients, seeds, part of the cells."""
+        ranges = []
+        if self.artifact.trains:
+            plans = [cell.plan for cell in self.cells]
+            seeds = [len(self.artifact.seeds(self.scale, cell.run)) for cell in self.cells]
+            ranges = [
+                _range([plan.last_round for plan in plans], "round"),
+                _range([plan.records for plan in plans], "training record"),
+                _range([plan.clients for plan in plans], "client"),
+                _range(seeds, "seed"),
+            ]
+        return "; ".join(filter(None, [", ".join(ranges), self.artifact.size(self.scale).cells]))
+
+    @property
+    def data(self) -> list[str]:
+        """The names of its data, each with where it comes from."""
+        return sorted({f"{cell.plan.info.name} ({cell.plan.info.source})" for cell in self.cells})
+
+    @cached_property
+    def exclusive(self) -> set[str]:
+        """Those of them that are run alone and anew, for their times."""
+        return {cell.plan.id for cell in self.cells if cell.run.exclusive} & set(self.plans)
+
+
+def _range(numbers: Sequence[int], what: str) -> str:
+    low, high = min(numbers), max(numbers)
+    shown = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{shown} {what}{'s' if high > 1 else ''}"
+
+
+def search(artifact: Artifact, scale: Scale, ended: Ended) -> Job:
     """Goes through the stages, if there is a search; the numbers of their runs do not depend on
     what is found, where as many cells end as are kept.
 
@@ -52,13 +94,13 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     """
     declared, first = artifact.searched(scale), cells(artifact, scale)
     if declared is None:
-        return Found(first)
+        return Job(artifact, scale, first)
     reduced = [cell for cell in first if cell.seed == SEARCH_SEEDS[0]]
     if not reduced:
         raise ConfigError(f"artifact {artifact.name}: search: no grid of several cells in best")
     runs, beyond = list(artifact.runs(scale)), list(declared.beyond())
     frame = labelled([*runs, *beyond])
-    labels = [str(name) for name in frame]
+    labels = list(frame.columns)
     by_place = dict(zip(places(frame, labels), [*runs, *beyond], strict=True))
     besides = set(list(by_place)[len(runs) :])
     names = list(dict.fromkeys(rule.by for rule in artifact.best))
@@ -67,7 +109,7 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
         found = [set(places(matching(frame, where, labels), labels)) for where in wheres]
         if not all(found):
             raise ConfigError(f"artifact {artifact.name}: search: {what}: no run has these labels")
-        return {place for one in found for place in one}
+        return set[LabelValues]().union(*found)
 
     def best(rows: pd.DataFrame, keep: int = 0) -> set[LabelValues]:
         rules = [replace(rule, top=keep or rule.top) for rule in artifact.best]
@@ -76,33 +118,32 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
 
     checked, always = named("whole", declared.whole), named("always", declared.always)
     rough = measured(artifact, reduced, ended(reduced), names, labels)
-    searched = set(places(rough, labels))
-    kept = best(rough, declared.keep)
+    searched, kept = set(places(rough, labels)), best(rough, declared.keep)
+    near = rough["kept"] = pd.Series([place in kept for place in places(rough, labels)])
     compared = kept if declared.keep > 1 else set[LabelValues]()  # one that is kept has won
     asked = compared | checked & searched | besides
-    again = [run for place, run in by_place.items() if place in asked]
-    full = [Cell(replace(run, exclusive=False), SEARCH_SEEDS[1], artifact.name) for run in again]
+    full = [
+        Cell(replace(run, exclusive=False), SEARCH_SEEDS[1])
+        for place, run in by_place.items()
+        if place in asked
+    ]
     exact = measured(artifact, full, ended(full), names, labels)
-    there = places(exact, labels)
-    near = np.array([place in kept for place in places(rough, labels)])
-    final = exact[[place in kept for place in there]] if compared else rough[near]
+    exact["stage"] = [FULL if place in kept else WHOLE for place in places(exact, labels)]
+    final = exact[exact["stage"] == FULL] if compared else rough[near]
     # with those that were dropped, so that the ends of a grid are known
     rows = pd.concat([final, rough[~near].assign(value=math.nan)], ignore_index=True)
     winners = best(rows)
     lasting = winners | always | (kept if declared.finalists else set())
     last = [
-        Cell(run, seed, artifact.name)
+        Cell(run, seed)
         for place, run in by_place.items()
         if place not in searched | besides or place in lasting
         for seed in artifact.seeds(scale, run)
     ]
-    stages = [FULL if place in kept else WHOLE for place in there]
-    won = [place in winners for place in there]
-    table = pd.concat(
-        [rough.assign(stage=REDUCED, kept=near), exact.assign(stage=stages, kept=won)]
-    )
+    exact["kept"] = [place in winners for place in places(exact, labels)]
+    table = pd.concat([rough.assign(stage=REDUCED), exact])
     by_rule = [
         matching(table[table[MEASURE] == rule.by], rule.where, labels) for rule in artifact.best
     ]
     text = pd.concat(by_rule)[["stage", *labels, "value", "kept"]].to_csv(index=False)
-    return Found(last, (reduced, full), rows, text)
+    return Job(artifact, scale, last, (reduced, full), rows, text)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Scale
 from dpfl_cli.reproduction.measure import Best
-from dpfl_cli.reproduction.rows import matching
+from dpfl_cli.reproduction.rows import matching, places
 from dpfl_cli.reproduction.search import FULL, REDUCED, WHOLE
 from dpfl_cli.reproduction.tables import label_of
 from dpfl_cli.reproduction.templating import template
@@ -53,22 +53,22 @@ def _compared(
     title, over = artifact.title_of, list(rule.over)
     lower = artifact.measures[rule.by].better == "lower"
     sign = -1.0 if lower else 1.0
-    gaps, places, remarks, lasts = [], [], list[str](), 0
+    gaps, ranks, remarks, lasts = [], [], list[str](), 0
     for grid in grids:
         ranked = grid.sort_values("value", ascending=lower, kind="stable")
         rough, full, whole = (ranked[ranked["stage"] == one] for one in (REDUCED, FULL, WHOLE))
-        tried = [tuple(row) for row in rough[over].to_numpy()]
+        tried = places(rough, over)
         kept, dropped = (rough[rough["kept"] == one]["value"] for one in (True, False))
         if len(kept) and len(dropped):
             gaps.append(sign * float(kept.iloc[-1] - dropped.iloc[0]))
         if len(full):
-            places.append(1 + tried.index(tuple(full.iloc[0][over])))
-            lasts += places[-1] == len(full)
+            ranks.append(1 + tried.index(places(full, over)[0]))
+            lasts += ranks[-1] == len(full)
         if len(whole):
             first, other = (full if len(full) else whole).iloc[0], whole.iloc[0]
             where = ", ".join(title(first[one]) for one in beside if first[one] != "")
             lost, count = sign * (other["value"] - first["value"]), f"{len(full) + len(whole)}"
-            if alone := sum(tuple(row) not in tried for row in whole[over].to_numpy()):
+            if alone := sum(place not in tried for place in places(whole, over)):
                 count += f" ({alone} of them run for this check alone)"
             found = f"the best of all {count} is the one that was found"
             if lost > 0:
@@ -79,7 +79,7 @@ def _compared(
     return {
         "rule": rule,
         "gaps": finite,
-        "places": places,
+        "places": ranks,
         "last_kept": lasts,
         "remarks": remarks,
     }

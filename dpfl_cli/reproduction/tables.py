@@ -22,10 +22,9 @@ def framed(
     """A frame with all columns, and in each what stands for nothing."""
     columns = [*labels, *FIXED, *PAPER, *artifact.show, *PRIVACY]
     frame = pd.DataFrame(rows, columns=columns, dtype=object)
+    frame = frame.astype(dict.fromkeys((SEED, "value", "paper", "paper_std"), float))
     for name in (*labels, ROUND, RANK, "text", "edge", "note", "paper_note"):
         frame[name] = frame[name].where(frame[name].notna(), "")
-    for name in (SEED, "value", "paper", "paper_std"):
-        frame[name] = frame[name].astype(float)
     for name in (BEST, "diverged"):
         frame[name] = [value is True for value in frame[name]]
     return frame
@@ -41,12 +40,12 @@ def rows_of(artifact: Artifact, frame: pd.DataFrame, labels: Sequence[str]) -> R
 def to_csv(rows: Rows) -> dict[str, str]:
     """table.csv, every seed of every number, and series.csv, every seed of every curve."""
     frame = rows.frame.drop(columns=PAPER)
-    series = frame[frame[ROUND] != ""]
-    numbers = frame[frame[ROUND] == ""]
+    alone = frame[ROUND] == ""
     short = [*rows.labels, MEASURE, ROUND, RANK, SEED, "value", "diverged", BEST, "seeds"]
-    files = {"table.csv": numbers.drop(columns=[ROUND]).to_csv(index=False)}
-    files["series.csv"] = series[short].to_csv(index=False)
-    return files
+    return {
+        "table.csv": frame[alone].drop(columns=ROUND).to_csv(index=False),
+        "series.csv": frame.loc[~alone, short].to_csv(index=False),
+    }
 
 
 def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
@@ -67,8 +66,7 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
         for name in (*labels, ROUND, RANK):
             values = [label_of(text) for text in frame[name]]
             frame[name] = pd.Series(values, dtype=object)  # a whole number stays one
-        for name in NUMBERS:
-            frame[name] = frame[name].astype(float)
+        frame = frame.astype(dict.fromkeys(NUMBERS, float))
     except (ValueError, KeyError) as error:
         raise ConfigError(
             f"table.csv: damaged ({error}); make it again with dpfl reproduce"

@@ -92,7 +92,6 @@ def _publish(run_id: str, files: dict[str, bytes], store: RunStore) -> str:
     with store.lock(run_id) as held:
         if not held:
             return "in use by another process, kept"
-        store.recover(run_id)
         known = store.finished(run_id)
         if known is None:
             store.publish(run_id, files)

@@ -98,7 +98,6 @@ def kept_audit(
     while True:
         with store.lock(run_id) as held:
             if held:
-                store.recover(run_id)
                 record = store.whole(run_id)
                 if record is None:
                     files = _files(plan, identity, audit(plan, canaries, advance))

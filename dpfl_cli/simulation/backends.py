@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -100,7 +99,7 @@ class Submitit(Backend):
         import submitit
 
         executor = submitit.AutoExecutor(
-            self.folder or Path(assignments[0].outputs) / "submitit", cluster=self.executor
+            self.folder or assignments[0].outputs / "submitit", cluster=self.executor
         )
         executor.update_parameters(
             name="dpfl", timeout_min=self.timeout, gpus_per_node=self.gpus_per_worker

@@ -35,7 +35,7 @@ def unchecked(plan: Plan) -> str | None:
     missing = []
     for group in CHECKED:
         choice = getattr(plan, group)
-        if choice.component.origin == "dpfl":
+        if not choice.plugin:
             continue
         known, again = _known(plan, group), f"dpfl check {choice.component.origin}"
         rows = known.get(_way(plan, group))

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from dpfl_cli.algorithms.local import BatchSettings
 from dpfl_cli.config.component import CLIENT, RECORDS, UNLIMITED, components
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -14,6 +16,7 @@ from dpfl_cli.privacy.nominal import FORMULAS
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.privacy.views import CONVENTIONS
 from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
+from dpfl_cli.simulation.stack import pick_device
 
 
 def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
@@ -66,21 +69,20 @@ def proof_gap(plan: Plan) -> str | None:
     found += [
         f"{one.component.group}={one.name} is a plugin's, and nobody has shown that it is right"
         for one in (mechanism, plan.accountant)
-        if one.component.origin != "dpfl"
+        if one.plugin
     ]
-    if plan.dp.unit == "record" and plan.model.component.origin != "dpfl":
+    if plan.dp.unit == "record" and plan.model.plugin:
         found.append(OWN_MODEL)
     kept = any(spec.echo and (spec.sums_suffice or not whole) for spec in plan.specs)
-    plugin = algorithm.component.origin != "dpfl"
-    if plugin and kept and trust == "secure_aggregation":
+    if algorithm.plugin and kept and trust == "secure_aggregation":
         found.append(
             "clients know their own messages (echo), and with them their shares of the noise, "
             "which no release of the sum covers"
         )
     # what a plugin inherits was said of another method
-    if "gaps" in vars(target) or (hasattr(target, "gaps") and not plugin):
+    if "gaps" in vars(target) or (hasattr(target, "gaps") and not algorithm.plugin):
         found = [*target.gaps(algorithm.settings, trust, whole), *found]
-    elif trust not in (vars(target).get("proved", ()) if plugin else target.proved):
+    elif trust not in (vars(target).get("proved", ()) if algorithm.plugin else target.proved):
         found = ["its file gives no proof for this trust model", *found]
     if plan.participation.name == "fixed" and getattr(target, "away", None) == "rests":
         found.append(
@@ -140,7 +142,7 @@ def check_participation(
         raise ConfigError(
             f"algorithm={algorithm.name} does not say what becomes of clients that are away "
             f"({says}): its source lets all take part in every round; write participation=full"
-            f"{own if algorithm.component.origin != 'dpfl' else ''}"
+            f"{own if algorithm.plugin else ''}"
         )
     if dp.trust in ("local", "secure_aggregation"):
         who = "whoever sees a message" if dp.trust == "local" else "the server that adds them up"
@@ -186,20 +188,15 @@ def check_numbers(plan: Plan) -> None:
 
 def check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:
     """The device is there, and the convention exists."""
-    if runtime.device == "cuda" or runtime.noise == "device":
-        import torch
-
-        here = torch.cuda.is_available()
-        if runtime.device == "cuda" and not here:
-            raise ConfigError(
-                "runtime.device=cuda: no GPU that torch can use here; write runtime.device=cpu or "
-                "auto"
-            )
-        if runtime.noise == "device" and (runtime.device == "cpu" or not here):
-            raise ConfigError(
-                "runtime.noise=device: the run is on a CPU, where the host draws; write "
-                "runtime.noise=auto or host"
-            )
+    if runtime.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "runtime.device=cuda: no GPU that torch can use here; write runtime.device=cpu or auto"
+        )
+    if runtime.noise == "device" and pick_device(runtime.device).type == "cpu":
+        raise ConfigError(
+            "runtime.noise=device: the run is on a CPU, where the host draws; write "
+            "runtime.noise=auto or host"
+        )
     if dp.convention is not None and dp.convention not in CONVENTIONS:
         raise ConfigError(
             f"dp.convention={dp.convention}: no such convention; "

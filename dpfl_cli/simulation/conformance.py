@@ -24,12 +24,11 @@ from dpfl_cli.privacy.cohorts import Cohort, among, members_of
 from dpfl_cli.privacy.mechanism import Call, Mechanism
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
-from dpfl_cli.simulation.neighbours import Data, held, hostile, with_records
+from dpfl_cli.simulation.neighbours import CLIENT, Data, held, hostile, with_records
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack
 
 CHECKS = ("marks", "influence", "sensitivity", "ledger", "noise")
-CLIENT = 0  # whose data change
 SEEDS = 100  # runs whose noise is tested
 UNLIKELY = 1e-6  # noise as priced fails with this probability, once and for all: seeds are fixed
 DIRECTIONS, STEPS = 8, 6  # of an ascent
@@ -45,6 +44,7 @@ class Contribution:
       values: [R, M, d] or [R, M].
       sensitivity: [R, M], as declared.
       charged: [R] in which runs it was made.
+      noise: what was added: to every message [R, M, d], or to the mean [R, d].
     """
 
     name: str
@@ -52,15 +52,7 @@ class Contribution:
     sensitivity: Tensor
     charged: np.ndarray
     cohort: Cohort | None
-    release: Release
-
-    def noise(self) -> Tensor:
-        """What was added: to every message [R, M, d], or to the mean [R, d]."""
-        if self.release.received.shape == self.values.shape:
-            return self.release.received - self.values
-        present = among(self.cohort, self.values)
-        size = self.values.shape[1] if self.cohort is None else self.cohort.sampling.size
-        return self.release.mean - present.sum(dim=1) / size
+    noise: Tensor
 
 
 class Recorder:
@@ -72,7 +64,7 @@ class Recorder:
         self.contributions: list[Contribution] = []
         self.made = 0  # releases that noise was drawn for, charged or not
         self._replay = replay
-        self._relation = mechanism._site.setup.relation
+        self._setup = mechanism._site.setup
         self._release, self._draw = mechanism.release, mechanism._released
         mechanism.release = self._recorded  # type: ignore[method-assign]
         mechanism._released = self._counted  # type: ignore[method-assign]
@@ -85,17 +77,20 @@ class Recorder:
         self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
     ) -> Release:
         found = self._release(name, values, rounds, charged)
-        plain, sensitivity = opened(values.values).clone(), values.sensitivity(self._relation)
-        each = sensitivity if sensitivity.dim() == 2 else sensitivity.unsqueeze(1)
+        plain, cohort = opened(values.values).clone(), values.cohort
+        sensitivity = values.sensitivity(self._setup.relation)
+        each = sensitivity.reshape(len(plain), -1).expand(plain.shape[:2])
         mask = np.ones(len(plain), bool) if charged is None else charged
-        self.contributions.append(
-            Contribution(name, plain, each.expand(plain.shape[:2]), mask, values.cohort, found)
-        )
+        if found.received.shape == plain.shape:
+            noise = found.received - plain
+        else:
+            noise = found.mean - among(cohort, plain).sum(dim=1) / self._setup.cohort
+        self.contributions.append(Contribution(name, plain, each, mask, cohort, noise))
         if not self._replay:
             return found
         own = found.own
         if own is not None and not is_raw(own):
-            own = of_cohort(own_values(_firsts(opened(own))), values.cohort)
+            own = of_cohort(own_values(_firsts(opened(own))), cohort)
         first, mean = _firsts(found.received), _firsts(found.mean)
         return replace(found, received=first, own=own, averaged=mean)
 
@@ -128,11 +123,11 @@ class Play:
         """[R] how far a run's contributions are at most from those of another one, in
         sensitivities: any two of the runs are neighbours, and had the same releases.
         """
-        replaced = self.stack.members[0].plan.setup.relation == "replace_one"
+        replaced = self.stack.plan.setup.relation == "replace_one"
         largest = torch.zeros(len(self.stack.members), dtype=torch.float64)
         for one in self.recorder.contributions:
             values = among(one.cohort, one.values).double()
-            vectors = values if values.dim() == 3 else values.unsqueeze(2)
+            vectors = values.reshape(*values.shape[:2], -1)
             moved = torch.linalg.vector_norm(vectors, dim=2)  # a client that is absent is zero
             if replaced:
                 rows = vectors.transpose(0, 1)
@@ -170,9 +165,9 @@ class Kit:
             self._note([("marks", _line(error))])
             return
         first = slice(1) if plan.dp.unit == "record" else slice(None)
-        features, targets = (values[first] for values in held(self.federation, CLIENT))
+        features, targets = (values[first] for values in held(self.federation))
         generator = np.random.default_rng(0)
-        others = list(hostile(self.federation, CLIENT, (features, targets), generator))
+        others = list(hostile(self.federation, (features, targets), generator))
         if plan.dp.unit == "client":  # who has how many records is the client's own
             others.append((np.concatenate([features] * 2), np.concatenate([targets] * 2)))
         try:
@@ -188,10 +183,10 @@ class Kit:
     def _place(self, data: Data) -> Federation:
         """The federation where the privacy unit, a client or its first record, holds other data."""
         if self.plans[0].dp.unit == "record":
-            kept = (values[1:] for values in held(self.federation, CLIENT))
+            kept = (values[1:] for values in held(self.federation))
             features, targets = map(np.concatenate, zip(data, kept, strict=True))
             data = features, targets
-        return with_records(self.federation, CLIENT, data)
+        return with_records(self.federation, data)
 
     def _beside(self, others: Sequence[Federation], shown: bool = True) -> Play:
         federations = [self.federation, *others, self.federation]
@@ -262,7 +257,7 @@ def priced_noise(play: Play) -> dict[str, Tensor]:
     """Release -> [k, R, M, d] or [k, R, d] (fewer axes of scalars): the Gaussian noise of the
     releases that all runs made, over the standard deviation that their ledgers say.
     """
-    setup = play.stack.members[0].plan.setup
+    setup = play.stack.plan.setup
     ledgers = [{one.name: one for one in member.ledger.entries} for member in play.stack.members]
     found: dict[str, list[Tensor]] = {}
     number: dict[str, np.ndarray] = {}
@@ -272,7 +267,7 @@ def priced_noise(play: Play) -> dict[str, Tensor]:
         if not one.charged.all() or any(own[one.name].kind != "gaussian" for own in ledgers):
             continue
         each = [own[one.name].parameters()[i] for own, i in zip(ledgers, before, strict=True)]
-        noise = one.noise()
+        noise = one.noise
         std = torch.tensor(each).unsqueeze(1) * one.sensitivity  # of one message
         if noise.shape != one.values.shape:
             messages = ledgers[0][one.name].scope == "client"
@@ -310,14 +305,14 @@ def leaks(play: Play) -> Iterator[Fault]:
                 yield "marks", f"client state '{name}' holds client data unmarked"
             elif not _same(value, apart=True):
                 yield "influence", f"client state '{name}' of another client or run"
-    planned = play.stack.members[0].plan.ledger()
+    planned = play.stack.plan.ledger()
     kinds = {entry.name: entry.kind for entry in planned.entries}
     for one in play.recorder.contributions:
         if not _same(among(one.cohort, one.values), True, one.cohort):
             yield "influence", f"the contribution to '{one.name}' of another client or run"
         if not _same(one.sensitivity):
             yield "influence", f"the sensitivity of '{one.name}'"
-        noise = one.noise()
+        noise = one.noise
         size = (noise[:1].abs() + one.sensitivity.max()) * 100 * ROUNDING[noise.dtype]
         if kinds.get(one.name) == "gaussian" and not ((noise - noise[:1]).abs() <= size).all():
             yield "noise", f"the noise on '{one.name}' depends on clients' data"
@@ -374,10 +369,9 @@ def _same(values: Tensor, apart: bool = False, cohort: Cohort | None = None) -> 
     """Whether all runs, who have one cohort, have the first one's values, bit by bit (apart from
     the changed client's: those of the runs between the first and the last).
     """
-    plain = torch.nan_to_num(opened(values), nan=1e300 if values.dtype == torch.float64 else 1e30)
-    if apart and len(plain) > 2:
-        others = plain[1:-1].clone()
+    nan = 1e300 if values.dtype == torch.float64 else 1e30
+    plain = torch.nan_to_num(opened(values), nan)  # a copy
+    if apart:
         own = CLIENT if cohort is None else torch.from_numpy(members_of(cohort)[0] == CLIENT)
-        others[:, own] = plain[:1, own]
-        plain = torch.cat([plain[:1], others, plain[-1:]])
+        plain[1:-1, own] = plain[:1, own]
     return torch.equal(plain, _firsts(plain))

@@ -59,7 +59,7 @@ def run_members(
                 stack.write_back(now - clock)
                 clock = now
                 advance(stack.members)
-                if stopping or now - saved >= stack.members[0].plan.runtime.checkpoint_every:
+                if stopping or now - saved >= stack.plan.runtime.checkpoint_every:
                     stack.collect()
                     unfinished = [member for member in stack.members if not member.finished]
                     for member in unfinished:

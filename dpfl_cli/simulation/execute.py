@@ -96,8 +96,6 @@ def execute(
                     for plan in stack:
                         mine = locks.enter_context(store.lock(plan.id))
                         (held if mine else elsewhere).append(plan)
-                    for plan in held:
-                        store.recover(plan.id)
                     late, fresh = look_up(held, store, progress, began)
                     outcomes |= late
                     for outcome in _run(fresh, store, progress, stopping):
@@ -161,12 +159,10 @@ def look_up(
     missing: dict[str, Plan] = {}
     for plan in plans:
         record = store.whole(plan.id, progress.say if began is None else None)
-        if record is not None and not (
+        if record is None or not (
             (record.finished and not plan.runtime.force)
             or (began is not None and record.folder.stat().st_mtime >= began)
         ):
-            record = None
-        if record is None:
             missing.setdefault(plan.id, plan)
             continue
         store.forget_unfinished(plan.id)
@@ -226,7 +222,7 @@ def _run(
         if len(plans) == 1:
             return outcomes + [_failed(member, store, reason) for member in members.values()]
         hint = ""
-        if plans[0].algorithm.component.origin != "dpfl":
+        if plans[0].algorithm.plugin:
             hint = "; is every option [R] that is a float shaped by per_run(option, values)?"
         progress.say(
             f"{len(members)} runs together stopped ({reason}); they go on one by one{hint}"
@@ -265,7 +261,7 @@ def _failed(member: Member, store: RunStore, reason: str) -> Outcome:
 
 def _note(active: Sequence[Member]) -> str:
     """The newest first metric of the first member, for the progress bar."""
-    row = active[0].rows[-1] if active[0].rows else {}
+    row = active[0].rows[-1]
     name = next((name for name in row if name != "round"), None)
     if name is None:
         return ""

@@ -52,7 +52,7 @@ def _told_apart(stack: list[Plan]) -> list[list[Plan]]:
     would tell. (As many may be left when shorter ones end.)
     """
     plan, parts = stack[0], list[list[Plan]]()
-    if plan.algorithm.component.origin != "dpfl":
+    if plan.algorithm.plugin:
         while len(stack) > 1 and len(stack) in (plan.rows, plan.dimension):
             parts.append([stack.pop()])
     return [stack, *parts]
@@ -63,11 +63,7 @@ def openings(members: Sequence[Member]) -> list[list[Member]]:
     later ones; none where it does not.
     """
     fresh = [member for member in members if member.round == 0]
-    if not fresh:
-        return []
-    plan = fresh[0].plan
-    size = fitting(plan)
-    if bytes_per_run(plan) == bytes_per_run(plan, after_first=True) or len(fresh) <= size:
+    if not fresh or len(fresh) <= (size := fitting(fresh[0].plan)):
         return []
     return [fresh[some] for some in slices(len(fresh), size)]
 

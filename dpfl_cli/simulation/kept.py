@@ -20,8 +20,18 @@ from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import KEPT_STATE, Unreleased
 from dpfl_cli.privacy.releases import Release
 
-_PLAIN = (list, tuple, set, frozenset, deque)
-_HOLDERS = (*_PLAIN, partial, SimpleNamespace, CellType, GeneratorType, MethodType)
+_HOLDERS = (
+    list,
+    tuple,
+    set,
+    frozenset,
+    deque,
+    partial,
+    SimpleNamespace,
+    CellType,
+    GeneratorType,
+    MethodType,
+)
 _OF_CLIENTS = (Unreleased, Bounded, Release, ClientSide, Round, State)
 
 

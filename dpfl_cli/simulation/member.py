@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -79,6 +80,11 @@ class Member:
         asked = self.plan.evaluation.after(self.round - 1) == self.round
         return asked or self.round in (0, self.plan.last_round)
 
+    def take(self, state: State, run: int) -> None:
+        """Keeps its slice of the state of a stack, in which it is this run."""
+        self.state = plain(state, itemgetter(run))
+        self.own = [name for name, value in state.clients.items() if not is_raw(value)]
+
     def check_ledger(self) -> None:
         """Refuses a run whose ledger is not the one that was planned: a release too many, one never
         made, other noise.
@@ -110,7 +116,8 @@ class Member:
             **{name: getattr(self, name) for name in PLAIN},
         }
         torch.save(saved, buffer)
-        return _sha256(buffer.getvalue()) + buffer.getvalue()
+        content = buffer.getvalue()
+        return hashlib.sha256(content).digest() + content
 
     @classmethod
     def from_bytes(cls, plan: Plan, payload: bytes) -> Member:
@@ -121,7 +128,7 @@ class Member:
         """
         try:
             digest, rest = payload[:DIGEST], payload[DIGEST:]
-            if digest != _sha256(rest):
+            if digest != hashlib.sha256(rest).digest():
                 raise ValueError("not what was written")
             saved = torch.load(io.BytesIO(rest), weights_only=True)
             run_id, state = saved["id"], saved["state"]
@@ -139,11 +146,6 @@ class Member:
         return member
 
 
-def own_names(state: State) -> list[str]:
-    """The client states that are own values."""
-    return [name for name, value in state.clients.items() if not is_raw(value)]
-
-
 def plain(state: State, change: Callable[[Tensor], Tensor]) -> State:
     """A state of plain tensors, each of them changed."""
     server, clients = (
@@ -151,10 +153,6 @@ def plain(state: State, change: Callable[[Tensor], Tensor]) -> State:
         for side in (state.server, state.clients)
     )
     return State(server, clients)
-
-
-def _sha256(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
 
 
 def _own(value: Tensor) -> Tensor:

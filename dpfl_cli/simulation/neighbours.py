@@ -8,23 +8,24 @@ import numpy as np
 
 from dpfl_cli.data.federation import Federation, Partition, Records
 
+CLIENT = 0  # whose data change
 Data = tuple[np.ndarray, np.ndarray]  # features [n, ...], targets [n, ...]
 
 
-def held(federation: Federation, client: int) -> Data:
-    """The records of a client, copied."""
-    chosen, train = _indices(federation)[client], federation.dataset.train
+def held(federation: Federation) -> Data:
+    """The client's records, copied."""
+    chosen, train = _indices(federation)[CLIENT], federation.dataset.train
     return train.features[chosen], train.targets[chosen]
 
 
-def with_records(federation: Federation, client: int, records: Data) -> Federation:
-    """The federation where a client holds other records, of any number."""
+def with_records(federation: Federation, records: Data) -> Federation:
+    """The federation where the client holds other records, of any number."""
     train, indices = federation.dataset.train, _indices(federation)
     features, targets = (
         np.concatenate([old, new.astype(old.dtype)])
         for old, new in zip((train.features, train.targets), records, strict=True)
     )
-    indices[client] = np.arange(len(train), len(targets))
+    indices[CLIENT] = np.arange(len(train), len(targets))
     dataset = replace(federation.dataset, train=Records(features, targets))
     return Federation(dataset, Partition.from_lists(indices))
 
@@ -36,16 +37,13 @@ def with_constant_features(federation: Federation) -> Federation:
     return Federation(replace(federation.dataset, train=records), federation.partition)
 
 
-def hostile(
-    federation: Federation, client: int, own: Data, generator: np.random.Generator
-) -> Iterator[Data]:
-    """Records to stand in place of `own`: duplicates of one of another client's, relabelled,
-    sign-flipped, large, huge, tiny, zero, not finite, random.
+def hostile(federation: Federation, own: Data, generator: np.random.Generator) -> Iterator[Data]:
+    """Records to stand in place of the client's `own`: duplicates of one of another client's,
+    relabelled, sign-flipped, large, huge, tiny, zero, not finite, random.
     """
     features, targets = own
     train = federation.dataset.train
-    indices = _indices(federation)
-    others = np.concatenate([*indices[:client], *indices[client + 1 :], [0]])  # 0 if there are none
+    others = np.concatenate([*_indices(federation)[CLIENT + 1 :], [0]])  # 0 if there are none
     copied = np.full(len(targets), others[0], int)
     yield train.features[copied], train.targets[copied]
     drawn = generator.integers(len(train), size=len(targets))

@@ -124,11 +124,7 @@ def with_noise(plan: Plan) -> Plan:
     def ledger_of(settings: Any) -> Ledger:
         return mechanism.target.planned(settings, counted.specs, counted.setup)
 
-    own = plan.accountant_object()
     probe = ledger_of(settings_of(1.0))
-    reason = own.supports(probe)
-    if reason is not None:
-        raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
     increasing = any(entry.kind == "pure" for entry in probe.entries)
     try:
         if plan.dp.calibration in FORMULAS:
@@ -138,7 +134,7 @@ def with_noise(plan: Plan) -> Plan:
             noise = _calibrated.get(key) or calibrate(
                 target,
                 plan.dp.delta,
-                _calibrating(plan, own, probe),
+                _calibrating(plan, probe),
                 lambda noise: ledger_of(mechanism.target.as_calibrated(settings_of(noise))),
                 increasing=increasing,
             )
@@ -155,7 +151,7 @@ def _depends_on(counted: Plan) -> bytes:
     not known: releases with noise by a function made on the spot, a plugin's mechanism.
     """
     chosen = counted.mechanism, counted.accountant
-    if any(choice.component.origin != "dpfl" for choice in chosen):
+    if any(choice.plugin for choice in chosen):
         return b""
     size = counted.rounds, counted.clients, counted.dimension
     try:
@@ -186,10 +182,10 @@ def _as_counted(plan: Plan) -> Plan:
     return replace(plan, specs=tuple(specs))
 
 
-def _calibrating(plan: Plan, own: Accountant, probe: Ledger) -> Accountant:
+def _calibrating(plan: Plan, probe: Ledger) -> Accountant:
     """The accountant to whose word the target refers."""
     if plan.dp.calibration == "accountant":
-        return own
+        return plan.accountant_object()
     chosen = accountant(PROVED[plan.dp.calibration])
     _check_kinds(plan, [entry.kind for entry in probe.entries if not chosen.knows(entry.kind)])
     return chosen

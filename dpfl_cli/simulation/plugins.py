@@ -90,9 +90,9 @@ def _load_entry(entry: EntryPoint) -> None:
     try:
         with registering_from(entry.name, _hash_of(entry.module)):
             entry.load()
+    except ConfigError:
+        raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, ConfigError):
-            raise
         raise ConfigError(
             f"plugin {entry.name} ({entry.value}): {error}{place_in_plugin(error)}; reinstall or "
             "remove its package"

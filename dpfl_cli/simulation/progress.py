@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 POLL = 0.2  # seconds between two looks at the folder of a worker, on either side
 
@@ -24,92 +24,82 @@ class Progress:
     Use as a context manager. `say` prints a line without breaking the bar. Rate and time left are
     rich's on a terminal and elsewhere: of the last half minute without its first step, so that
     neither what is compiled once nor runs found in the store count as rounds.
+
+    Args:
+      bar: rich's, where it is shown beside what another one counts.
     """
 
     LINE_EVERY = 10.0  # seconds between plain lines
 
-    def __init__(
-        self, title: str, total: int, quiet: bool = False, stream: TextIO | None = None
-    ) -> None:
-        self.title, self.total, self.quiet = title, total, quiet
-        self.stream = stream or sys.stderr
-        self.done = 0
-        self._bar: Any = None  # rich's; it draws on a terminal alone
-        self._task: Any = None
+    def __init__(self, title: str, total: int, quiet: bool = False, bar: Any = None) -> None:
+        self.quiet = quiet
+        self._bar = bar or _new_bar(quiet)
+        self._bar.add_task(title, total=total, rate="", note="")
+        self._task = self._bar.tasks[-1]
         self._last = time.monotonic()
-        self._note = ""
 
     def __enter__(self) -> Self:
-        if not self.quiet:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            console = Console(file=self.stream)
-            self._bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=28),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
-                console=console,
-                disable=console.is_dumb_terminal or not self.stream.isatty(),
-            )
-            self._bar.start()
-            self._add_to(self._bar)
+        self._bar.start()
         return self
-
-    def _add_to(self, bar: Any) -> None:
-        bar.add_task(self.title, total=self.total, rate="", note="")
-        self._bar, self._task = bar, bar.tasks[-1]
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """`steps` more are done; `note` is the metric to show."""
-        self.done += steps
-        self._note = note or self._note
-        if self._bar is None:
+        task, fields = self._task, self._task.fields
+        self._bar.update(task.id, advance=steps, note=note or fields["note"])
+        if self.quiet:
             return
-        self._bar.update(self._task.id, completed=self.done, note=self._note)
-        rate = f"{self._task.speed:.1f}/s" if self._task.speed else ""
-        self._task.fields["rate"] = rate
+        fields["rate"] = f"{task.speed:.1f}/s" if task.speed else ""
         if self._bar.disable and time.monotonic() - self._last >= self.LINE_EVERY:
             self._last = time.monotonic()
-            left = self._task.time_remaining
+            left = task.time_remaining
             rest = "" if left is None else f"{left:.0f} s left"
-            said = (f"{self.title}: {self.done}/{self.total}", rate, rest, self._note)
-            self.say("  ".join(filter(None, said)))
+            counted = f"{task.description}: {task.completed}/{task.total}"
+            self.say("  ".join(filter(None, (counted, fields["rate"], rest, fields["note"]))))
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int) -> Iterator[Progress]:
         """A step before what is counted here, with a bar or lines of its own."""
-        begun = time.monotonic()
-        step = Progress(title, total, self.quiet, self.stream)
         self.say(f"{title}: {total} to do")
-        if self._bar is not None:
-            step._add_to(self._bar)
+        step = Progress(title, total, self.quiet, self._bar)
         try:
             yield step
         finally:
-            if self._bar is not None:
-                self._bar.remove_task(step._task.id)
-            seconds = time.monotonic() - begun
-            rate = step.done / max(seconds, 1e-9)
-            self.say(f"{title}: {step.done} done in {seconds:.1f} s, {rate:.1f}/s")
+            self._bar.remove_task(step._task.id)
+            seconds, done = step._task.elapsed, step._task.completed
+            rate = done / max(seconds, 1e-9)
+            self.say(f"{title}: {done} done in {seconds:.1f} s, {rate:.1f}/s")
 
     def say(self, line: str) -> None:
         """One line of news, unless quiet."""
         if self.quiet:
             return
         with contextlib.suppress(OSError):  # nobody reads it: no reason for a run to fail
-            if self._bar is None or self._bar.disable:
-                print(line, file=self.stream, flush=True)
+            if self._bar.disable:
+                print(line, file=sys.stderr, flush=True)
             else:
                 self._bar.console.print(line, markup=False, highlight=False)
 
     def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
+
+
+def _new_bar(quiet: bool) -> Any:
+    """rich's bar, which draws on a terminal alone."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    return Bar(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        disable=quiet or console.is_dumb_terminal or not sys.stderr.isatty(),
+    )
 
 
 def forwarded(path: Path, progress: Progress) -> Iterator[None]:
@@ -132,7 +122,7 @@ class Outbox(Progress):
     def __init__(self, path: Path) -> None:
         super().__init__("", 0, quiet=True)
         self._file = path.open("w", buffering=1)
-        self._steps = 0
+        self._steps, self._note = 0, ""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         self._steps += steps

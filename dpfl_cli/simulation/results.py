@@ -82,11 +82,11 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
     report |= paper_price(plan, ledger)
-    seen = central(ledger, plan.clients, accountant, plan.dp.delta)
-    if plan.dp.trust == "local" and seen is not None:
+    priced = ledger, plan.clients, accountant, plan.dp.delta
+    if plan.dp.trust == "local" and (seen := central(*priced)) is not None:
         report["epsilon_central"] = {"reading": _reading(plan), **seen}
     if plan.dp.trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:
-        report["collusion"] = collusion(ledger, plan.clients, accountant, plan.dp.delta)
+        report["collusion"] = collusion(*priced)
     return report
 
 
@@ -113,8 +113,7 @@ def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[
         )
     if plan.dp.epsilon is not None:
         report["epsilon_target"] = plan.dp.epsilon
-    set_by = calibration_text(plan, ledger)
-    if set_by is not None:
+    if (set_by := calibration_text(plan, ledger)) is not None:
         report["calibration"] = set_by
     if failed or plan.dp.trust == "none":  # also where nothing happened to be released
         report["epsilon_reason"] = "the run failed" if failed else "not private"
@@ -152,10 +151,9 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
             f"; WARNING: {LARGE_DELTA}, n = {units} {plan.dp.unit}s: to publish one of them whole "
             "would satisfy it"
         )
-    why = nominal_because(plan, ledger)
-    if why is None:
-        return stated
-    return f"{stated}; this epsilon is the ledger's, dp.epsilon is nominal ({why})"
+    if (why := nominal_because(plan, ledger)) is not None:
+        stated += f"; this epsilon is the ledger's, dp.epsilon is nominal ({why})"
+    return stated
 
 
 def _participation(plan: Plan, sampling: Sampling) -> str:
@@ -240,15 +238,10 @@ def summary(rows: Sequence[MetricsRow], window: int) -> dict[str, dict[str, floa
     """first, last and final (mean over the last `window` evaluations) value of every metric."""
     if not rows:
         return {}
-    names = [name for name in rows[-1] if name != "round"]
-    final = {
-        name: float(np.mean([row[name] for row in rows[-window:] if name in row])) for name in names
-    }
-    return {
-        "first": {name: value for name, value in rows[0].items() if name != "round"},
-        "last": {name: rows[-1][name] for name in names},
-        "final": final,
-    }
+    plain = [{name: row[name] for name in row if name != "round"} for row in rows]
+    first, last, recent = plain[0], plain[-1], plain[-window:]
+    final = {name: float(np.mean([row[name] for row in recent if name in row])) for name in last}
+    return {"first": first, "last": last, "final": final}
 
 
 def environment(plan: Plan) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -37,9 +37,9 @@ SEEDED = (
 )
 SECRET = "noise that is not reproducible, by a generator (SFC64) that is not cryptographic"
 KEPT, KEPT_BYTES = 64, 2 << 30  # federations, and what their records may take
-_federations: dict[str, Federation] = {}  # by `Plan.dealt`
-_alive: WeakValueDictionary[str, Federation] = WeakValueDictionary()  # those too that runs hold
-_fewest: dict[str, int] = {}  # records of the client with the fewest, the same
+_kept: list[Federation] = []  # newest last
+# by `Plan.dealt`: those that are kept, and those that runs hold
+_alive: WeakValueDictionary[str, Federation] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ class Choice:
     def target(self) -> Any:
         """The registered class."""
         return self.component.target
+
+    @property
+    def plugin(self) -> bool:
+        """Whether it is a user's own code."""
+        return self.component.origin != "dpfl"
 
     def identity(self) -> dict[str, Any]:
         """Name, revision and the options that a run's identity holds."""
@@ -160,9 +165,13 @@ class Plan:
             clients=self.clients,
             seed=self.seed,
             rounds=self.rounds,
-            fewest=partial(_fewest_records, self),
+            fewest=cache(self._fewest_records),
             sampling=self.sampling,
         )
+
+    def _fewest_records(self) -> int:
+        """Of the client with the fewest, at least 1 (the engine refuses empty ones)."""
+        return max(int(federation_of(self).partition.counts.min()), 1)
 
     def ledger(self, rounds: int | None = None) -> Ledger:
         """The ledger after `rounds` rounds (all that are made by default), by the declared
@@ -194,7 +203,7 @@ class Plan:
         """Files and folders of data that a plugin's code must not open while it computes; none
         where all code is dpfl's.
         """
-        if all(getattr(self, group).component.origin == "dpfl" for group in CHOSEN):
+        if not any(getattr(self, group).plugin for group in CHOSEN):
             return []
         given = (Path(one) for _, one in self.dataset.settings if isinstance(one, str))
         return [*search_path(), *given]  # whatever is a text may name a file
@@ -214,7 +223,7 @@ class Plan:
             items.append(SEEDED if self.dp.noise == "seeded" else SECRET)
             if self.sampling is not None:
                 items.append("knowledge of who takes part in which round")
-        if self.model.component.origin != "dpfl":
+        if self.model.plugin:
             items.append(
                 "what a plugin's model keeps from one client to another, or reads from files"
             )
@@ -222,10 +231,9 @@ class Plan:
         chosen = self.algorithm.settings
         if isinstance(chosen, BatchSettings) and chosen.batch_size is not None:
             uses.append("limits the batches")
-        if self.algorithm.component.origin != "dpfl":
+        if self.algorithm.plugin:
             uses.append("a plugin's method may ask for (Setup.fewest)")
-        foreign = {self.dataset.component.origin, self.partitioner.component.origin} != {"dpfl"}
-        if foreign or self.dataset.name == "arrays":
+        if self.dataset.plugin or self.partitioner.plugin or self.dataset.name == "arrays":
             items.append(
                 "what was computed over the records of a data set of yours (scales, classes, "
                 "copies, who holds what)"
@@ -259,16 +267,17 @@ def federation_of(plan: Plan) -> Federation:
             raise _changed(plan, "dataset")
         partition = partitioner.target.partition(partitioner.settings, dataset, plan.seed)
         made = Federation(dataset, partition)
-        made = next((known for known in _federations.values() if _same(known, made)), made)
-        _federations[key] = _alive[key] = made
-        while len(_federations) > KEPT or (len(_federations) > 1 and _kept_bytes() > KEPT_BYTES):
-            del _federations[next(iter(_federations))]
+        made = next((known for known in _kept if _same(known, made)), made)
+        _alive[key] = made
+        _kept.append(made)
+        while len(_kept) > KEPT or (len(_kept) > 1 and _kept_bytes() > KEPT_BYTES):
+            del _kept[0]
     return made
 
 
 def _kept_bytes() -> int:
     """At most what the records of all federations that are kept take."""
-    infos = {id(one.dataset.train): one.dataset.info for one in _federations.values()}
+    infos = {id(one.dataset.train): one.dataset.info for one in _kept}
     return sum(8 * one.records * math.prod(one.feature_shape) for one in infos.values())
 
 
@@ -294,10 +303,3 @@ def _same(one: Federation, other: Federation) -> bool:
         and np.array_equal(one.partition.offsets, other.partition.offsets)
         and np.array_equal(one.partition.indices, other.partition.indices)
     )
-
-
-def _fewest_records(plan: Plan) -> int:
-    """Records of the client with the fewest, at least 1 (the engine refuses empty ones)."""
-    if plan.dealt not in _fewest:
-        _fewest[plan.dealt] = max(int(federation_of(plan).partition.counts.min()), 1)
-    return _fewest[plan.dealt]

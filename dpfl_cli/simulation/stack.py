@@ -4,9 +4,8 @@ import functools
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from types import SimpleNamespace
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -33,10 +32,9 @@ from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
 from dpfl_cli.simulation.kept import refuse_kept
-from dpfl_cli.simulation.member import Member, MetricsRow, own_names, plain
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Choice, Plan, check_unchanged, federation_of
 
-T = TypeVar("T")
 # of releases: `per_round` is part of the addresses of their noise
 SHARED = ("name", "rate", "disjoint", "per_round", "one_message", "sums_suffice", "echo")
 
@@ -119,6 +117,7 @@ class Stack:
       noise_seeds: [R] of what the mechanism draws, where they are not those of their plans.
 
     Attributes:
+      plan: the first one's, for what all share.
       rounds: [R] rounds done.
       state: of all members, stacked.
       recent: the last models, [R, d] each, newest last; a member that has fewer repeats its oldest.
@@ -132,7 +131,7 @@ class Stack:
     ) -> None:
         self.members = list(members)
         plans = [member.plan for member in self.members]
-        first = plans[0]
+        self.plan = first = plans[0]
         self.rounds = np.array([member.round for member in self.members])
         self._last = np.array([plan.last_round for plan in plans])
         self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
@@ -156,13 +155,8 @@ class Stack:
                 "would only add noise; a record-level method needs at least one record at each "
                 "client"
             )
-        self.streams = self._streams([plan.seed for plan in plans])
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
-        self._noise = self.streams
-        if noise_seeds is not None:
-            self._noise = self._streams(noise_seeds)
-        elif first.dp.noise == "secret":  # of seeds that nobody keeps
-            self._noise = Streams([secrets.randbits(128) for _ in plans])
+        self._noise = self._streams(noise_seeds)
         site = Site(
             setups=[plan.setup for plan in plans],
             specs=[{spec.name: spec for spec in plan.specs} for plan in plans],
@@ -189,21 +183,19 @@ class Stack:
                 for name, value in clients.items()
             },
         )
-        depth = first.evaluation.average_last
-        padded = [
-            [member.recent[0]] * (depth - len(member.recent)) + member.recent
-            for member in self.members
-        ]
+        recent = [member.recent for member in self.members]
         self.recent = [
-            torch.stack([model.to(self.device) for model in models])
-            for models in zip(*padded, strict=True)
+            torch.stack([models[-min(age, len(models))].to(self.device) for models in recent])
+            for age in range(first.evaluation.average_last, 0, -1)
         ]
 
-    def _streams(self, seeds: Sequence[int]) -> Streams:
-        first = self.members[0].plan
-        each = max((spec.per_round for spec in first.specs), default=1)
+    def _streams(self, seeds: Sequence[int] | None) -> Streams:
+        if seeds is None and self.plan.dp.noise == "secret":  # of seeds that nobody keeps
+            return Streams([secrets.randbits(128) for _ in self.members])
+        each = max((spec.per_round for spec in self.plan.specs), default=1)
         last = (int(self._last.max()) + 1) * each - 1  # of the addresses of noise (`Mechanism`)
-        return Streams(seeds, noise_device(first.runtime.noise, self.device), last)
+        drawn_by = noise_device(self.plan.runtime.noise, self.device)
+        return Streams(seeds or [member.plan.seed for member in self.members], drawn_by, last)
 
     def _begin(self) -> None:
         """Sets up round 0 of the members that are at their beginning."""
@@ -212,14 +204,12 @@ class Stack:
         if not fresh:
             return
         began = time.perf_counter()
-        initial = self._of_method(
-            lambda: self.algorithm.init(self.clients_view, self.method_streams)
+        initial, _ = self._of_method(
+            lambda: (self.algorithm.init(self.clients_view, self.method_streams), {})
         )
         self._wait()
         self._computing += time.perf_counter() - began
-        self._check(initial)
-        first = self.members[0].plan
-        if first.sampling is not None and first.algorithm.target.away == "stateless":
+        if self.plan.sampling is not None and self.plan.algorithm.target.away == "stateless":
             for name in initial.clients:
                 raise PrivacyError(
                     f"client state '{name}' of {type(self.algorithm).__name__}, which is declared "
@@ -227,8 +217,8 @@ class Stack:
                 )
         for run in fresh:
             member = self.members[run]
-            member.state, member.own = plain(initial, itemgetter(run)), own_names(initial)
-            member.recent = [member.state.server["model"]]
+            member.take(initial, run)
+            member.recent = [initial.server["model"][run]]
 
     def step(self, shown: bool = True) -> Mapping[str, Tensor]:
         """One round of every member; returns the algorithm's diagnostics, none unless `shown`."""
@@ -246,7 +236,7 @@ class Stack:
 
     def _round(self, before: State, rounds: np.ndarray) -> tuple[State, Diagnostics]:
         """One round of the algorithm, with what it may not do checked."""
-        sampling, whole, view = self.members[0].plan.sampling, before, self.clients_view
+        sampling, whole, view = self.plan.sampling, before, self.clients_view
         if sampling is not None:
             cohort = drawn(self._noise, sampling, rounds)
             view = view_of(cohort, self.objective, self._federations)
@@ -255,7 +245,6 @@ class Stack:
         unchanged = versions(held)
         at = Round(view, self.mechanism, self.method_streams, rounds)
         state, diagnostics = self._of_method(lambda: self.algorithm.round(before, at))
-        self._check(state)
         if versions(held) != unchanged:
             raise PrivacyError(
                 f"{type(self.algorithm).__name__} changed its state in place: return a new State "
@@ -265,26 +254,20 @@ class Stack:
             state = State(state.server, put_back(cohort, state.clients, whole.clients))
         return state, diagnostics
 
-    def _of_method(self, compute: Callable[[], T]) -> T:
-        """What a method computes, unless it went on after a refusal, which may tell of the data."""
+    def _of_method(
+        self, compute: Callable[[], tuple[State, Diagnostics]]
+    ) -> tuple[State, Diagnostics]:
+        """What a method computes, unless its state holds what it may not, or it went on after a
+        refusal, which may tell of the data.
+        """
         raised = DpflError.raised
-        files = self.members[0].plan.data_files
-        found = closed(files)(compute)() if files else compute()
+        files = self.plan.data_files
+        state, diagnostics = closed(files)(compute)() if files else compute()
         if DpflError.raised != raised:
             raise PrivacyError(
                 f"{type(self.algorithm).__name__} caught an error of dpfl and went on: what it "
                 "does then may depend on clients' data; let it through"
             )
-        return found
-
-    def _refuse_kept(self) -> None:
-        """Asked before a run begins or goes on and when metrics are read, as what is kept is of use
-        to later runs alone: it looks through the whole file of the method.
-        """
-        if self.members[0].plan.algorithm.component.origin != "dpfl":
-            refuse_kept(type(self.algorithm))
-
-    def _check(self, state: State) -> None:
         for name, value in state.server.items():
             if isinstance(value, Unreleased):
                 raise PrivacyError(
@@ -297,6 +280,14 @@ class Stack:
                     f"client state '{name}' of {type(self.algorithm).__name__} holds a diagnostic: "
                     "for display only"
                 )
+        return state, diagnostics
+
+    def _refuse_kept(self) -> None:
+        """Asked before a run begins or goes on and when metrics are read, as what is kept is of use
+        to later runs alone: it looks through the whole file of the method.
+        """
+        if self.plan.algorithm.plugin:
+            refuse_kept(type(self.algorithm))
 
     def _shown(self, diagnostics: Diagnostics) -> dict[str, Tensor]:
         """The plain tensors inside an algorithm's diagnostics, whose marks are noted."""
@@ -312,7 +303,7 @@ class Stack:
 
     def until_event(self) -> int:
         """Rounds up to the next after which a member is evaluated or at its end."""
-        after = self.members[0].plan.evaluation.after
+        after = self.plan.evaluation.after
         counted = zip(self.rounds.tolist(), self._last.tolist(), strict=True)
         return min(min(after(done) or last, last) - done for done, last in counted)
 
@@ -326,20 +317,19 @@ class Stack:
         self._refuse_kept()
         average = self._average()
         metrics = self.objective.metrics(average)
-        if self.members[0].plan.model.component.origin != "dpfl":  # nobody knows what they look at
+        if self.plan.model.plugin:  # nobody knows what they look at
             for _, member in due:
                 member.unreleased = sorted({*member.unreleased, *metrics})
         values = {**metrics, **diagnostics}
         finite = torch.isfinite(average).all(dim=1) & torch.isfinite(self.recent[-1]).all(dim=1)
         table = torch.stack([value.to(torch.float64) for value in (finite, *values.values())])
-        is_finite, *columns = table.cpu().numpy()
+        rows = table.T.tolist()
         for run, member in due:
-            found = {name: float(column[run]) for name, column in zip(values, columns, strict=True)}
-            row: MetricsRow = {"round": member.round, **found}
-            member.rows.append(row)
+            is_finite, *found = rows[run]
+            member.rows.append({"round": member.round, **dict(zip(values, found, strict=True))})
             member.compute_at[member.round] = member.computed
             # asked of the model alone, which was released: a metric may tell of private data
-            if not is_finite[run]:
+            if not is_finite:
                 member.diverged = f"the model is not finite after round {member.round}"
 
     def _average(self) -> Tensor:
@@ -369,6 +359,6 @@ class Stack:
         """Gives every member its slice of the state, its models and its ledger."""
         self.write_back()
         for run, member in enumerate(self.members):
-            member.state, member.own = plain(self.state, itemgetter(run)), own_names(self.state)
+            member.take(self.state, run)
             member.recent = [models[run] for models in self.recent[-member.round - 1 :]]
             member.ledger = self.ledger.of_run(run)

@@ -192,9 +192,8 @@ class RunStore:
         if not self.runs.is_dir():
             return []
         for path in self.partial.glob("*/replaced"):
-            with self.lock(path.parent.name) as held:
-                if held:
-                    self.recover(path.parent.name)
+            with self.lock(path.parent.name):
+                pass
         found = []
         for path in self.runs.iterdir():
             if is_id(path.name):
@@ -204,9 +203,7 @@ class RunStore:
 
     def match(self, text: str) -> RunRecord:
         """The run that an id, a unique beginning of one, or a path to its folder means."""
-        name = Path(text).name if "/" in text else text
-        if is_id(name) and (found := self.find(name)):
-            return found
+        name = Path(text).name
         candidates = [record for record in self.all() if record.id.startswith(name)] if name else []
         if len(candidates) != 1:
             what = "no run" if not candidates else f"{len(candidates)} runs"
@@ -225,7 +222,9 @@ class RunStore:
 
     @contextlib.contextmanager
     def lock(self, run_id: str) -> Iterator[bool]:
-        """Holds the run's lock while computing it; yields False where another process holds it."""
+        """Holds the run's lock while computing it, and ends what a kill left of an exchange of its
+        results; yields False where another process holds it.
+        """
         path = self.partial / f"{run_id}.lock"
         while True:
             with path.open("w") as handle:
@@ -242,6 +241,7 @@ class RunStore:
                 if not _same_file(handle.fileno(), path):
                     continue  # its last holder removed it between opening and locking
                 try:
+                    self._recover(run_id)
                     yield True
                 finally:
                     path.unlink(missing_ok=True)
@@ -257,7 +257,7 @@ class RunStore:
         with explained(path, "checkpoint cannot be written"):
             write_atomically(path, payload)
 
-    def recover(self, run_id: str) -> None:
+    def _recover(self, run_id: str) -> None:
         """Ends an exchange of results that was killed between its two renames."""
         target, unfinished = self.runs / run_id, self.partial / run_id
         if not target.exists() and (unfinished / "replaced").exists():

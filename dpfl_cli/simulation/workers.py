@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 GO_ON = "go-on"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-# (id, status, reason, cached) of executed runs, as in `Outcome`, or what stopped the worker before
-# the last one: None is an interruption
-Report = list[tuple[str, str, str | None, bool]] | DpflError | None
+Ended = tuple[str, str, str | None, bool]  # a run's id, status, reason, cached, as in `Outcome`
+# what a worker executed, or what stopped it before the last run: None is an interruption
+Report = list[Ended] | DpflError | None
 
 
 class WorkerError(DpflError):
@@ -71,9 +71,9 @@ class Assignment:
 
     number: int
     configs: dict[str, dict[str, Any]]
-    outputs: str
-    folder: str
-    home: str
+    outputs: Path
+    folder: Path
+    home: Path
     environment: dict[str, str]
     cores: list[int] | None
     parent: int | None
@@ -148,9 +148,9 @@ def execute_on_workers(
             one = Assignment(
                 number,
                 {plan.id: shared(plan) for plan in mine},
-                outputs=str(store.outputs.resolve()),
-                folder=folder,
-                home=str(Path.cwd()),
+                outputs=store.outputs.resolve(),
+                folder=Path(folder),
+                home=Path.cwd(),
                 environment=own | dict.fromkeys(THREADS, threads),
                 cores=cores,
                 parent=os.getpid() if local else None,
@@ -178,23 +178,24 @@ def _attend(
     assignments: Sequence[Assignment],
     progress: Progress,
     stop: Callable[[], bool],
-) -> list[tuple[str, str, str | None, bool]]:
+) -> list[Ended]:
     """Starts the workers, forwards what they say until all have ended, and gathers what became of
     their runs.
     """
-    folder = Path(assignments[0].folder)
-    (folder / GO_ON).touch()
-    files = [folder / str(one.number) for one in assignments]
+    go_on = assignments[0].folder / GO_ON
+    go_on.touch()
+    files = [one.folder / str(one.number) for one in assignments]
     with backend.start(assignments) as futures:
         news = [forwarded(file, progress) for file in files]
-        running = list(zip(futures, files, strict=True))
+        running = True
         while running:
             time.sleep(POLL)
             if stop():
-                (folder / GO_ON).unlink(missing_ok=True)
-                # the others never started
-                running = [(future, file) for future, file in running if file.exists()]
-            running = [(future, file) for future, file in running if not future.done()]
+                go_on.unlink(missing_ok=True)  # those without a file never started
+            running = any(
+                not future.done() and (file.exists() or not stop())
+                for future, file in zip(futures, files, strict=True)
+            )
             for one in news:
                 next(one)
         reports, died = [], []
@@ -242,7 +243,7 @@ def work(own: Assignment) -> Report:
     from dpfl_cli.simulation.plan import make_plans
     from dpfl_cli.simulation.store import RunStore
 
-    with Outbox(Path(own.folder) / str(own.number)) as progress, _news_to(progress):
+    with Outbox(own.folder / str(own.number)) as progress, _news_to(progress):
         try:
             plans = make_plans([*own.configs.values()])
             if [plan.id for plan in plans] != [*own.configs]:
@@ -251,7 +252,7 @@ def work(own: Assignment) -> Report:
                     "that asked"
                 )
             with _stop_asked(own) as stop:
-                outcomes = execute(plans, RunStore(Path(own.outputs)), progress, stop=stop)
+                outcomes = execute(plans, RunStore(own.outputs), progress, stop=stop)
         except DpflError as error:
             return error
         except KeyboardInterrupt:
@@ -265,15 +266,10 @@ def _stop_asked(own: Assignment) -> Iterator[Callable[[], bool]]:
     (its time is nearly up).
     """
     stopped = threading.Event()
-    looked = 0.0
 
     def asked() -> bool:
-        nonlocal looked
-        if time.monotonic() - looked >= POLL:
-            looked = time.monotonic()
-            if not (Path(own.folder) / GO_ON).exists() or not _alive(own.parent):
-                stopped.set()
-        return stopped.is_set()
+        told = stopped.is_set() or not (own.folder / GO_ON).exists()
+        return told or not _alive(own.parent)
 
     with handled(lambda *_: stopped.set(), signal.SIGINT, signal.SIGUSR2):
         yield asked

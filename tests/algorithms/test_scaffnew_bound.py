@@ -186,8 +186,6 @@ def test_the_potential_of_a_start() -> None:
         ({"strong_convexity": math.nan}, "mu=nan"),
         ({"strong_convexity": 2.0}, "at least mu=2"),
         ({"smoothness": math.inf}, "L=inf"),
-        ({"clients": 0}, "N=0"),
-        ({"dimension": 0}, "d=0"),
         ({"potential": 0.0}, "psi_0=0"),
         ({"noise": -1.0}, "not negative"),
         ({"noise": math.inf}, "finite"),

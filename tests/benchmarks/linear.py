@@ -187,7 +187,7 @@ def grid(device: str, *overrides: str) -> Workload:
 
     def run() -> None:
         for kept in (
-            run_plan._federations.clear,
+            run_plan._kept.clear,
             results._partition.cache_clear,
             gaussian_accountants.gaussian_epsilon.cache_clear,
         ):

@@ -22,9 +22,8 @@ from torch.nn import functional
 
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.data.fed_ixi import volumes_info
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
-from dpfl_cli.data.leaf_reddit import IGNORED, LENGTH, sequences_info
+from dpfl_cli.data.leaf_reddit import IGNORED, LENGTH
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.lstm2 import LAYERS, Lstm2
 from dpfl_cli.models.network import Network
@@ -110,11 +109,13 @@ def federation_of(problem: Problem) -> Federation:
             generator.integers(0, problem.classes, total),
         )
     elif len(shape) > 1:
-        info = volumes_info("random", "synthetic", "", shape[1:], total, clients)
+        known = None, total, clients, {"labels": 2}, shape[1:]
+        info = DatasetInfo("random", "synthetic", "", shape, *known)
         truth = generator.integers(0, 2, (total, *shape[1:])).astype(np.uint8)
         train = Records(generator.standard_normal((total, *shape), np.float32), truth)
     else:
-        info = sequences_info("random", "synthetic", "", VOCABULARY, total, clients)
+        known = None, total, clients, {"vocabulary": VOCABULARY}, shape
+        info = DatasetInfo("random", "synthetic", "", shape, *known)
         train = Records(*(generator.integers(0, VOCABULARY, (total, *shape)) for _ in range(2)))
     return Federation(
         Dataset(info, train, None), Partition(np.arange(total), each * np.arange(clients + 1))

@@ -1007,6 +1007,7 @@ def test_tables_keep_a_run_on_a_line_at_80_columns(runs: int) -> None:
                     "relation": "replace_one",
                     "accountant": "pure",
                     "releases": 50,
+                    "guarantee": "proved",
                 },
             },
         )

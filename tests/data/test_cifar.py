@@ -4,16 +4,11 @@ real ones where they are.
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from small_files import (
     BATCHES,
@@ -23,7 +18,6 @@ from small_files import (
     cifar_images,
     entry_of,
     give_package,
-    looked_at,
     put,
 )
 
@@ -31,7 +25,7 @@ from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import CATALOGUE, Source
 from dpfl_cli.data.derive import DERIVATIONS, picture_to_cifar
 from dpfl_cli.data.fetching import fetch
-from dpfl_cli.data.mnist import RECORD, Cifar10, ImageSettings, read_batch
+from dpfl_cli.data.mnist import Cifar10, ImageSettings
 from dpfl_cli.data.sources import locate
 
 
@@ -108,42 +102,6 @@ def test_standardising_is_by_channel_and_told(small):
         )
     assert Cifar10.not_covered(ImageSettings()) == []
     assert "standardising" in Cifar10.not_covered(ImageSettings(standardise=True))[0]
-
-
-# --- the format
-
-
-@given(content=st.binary(max_size=3 * RECORD), records=st.integers(0, 3), packed=st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_any_bytes_are_refused_with_the_name_or_are_whole_records(content, records, packed):
-    content = content.ljust(records * RECORD, b"\1") if records else content
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / ("batch.gz" if packed else "batch")
-        path.write_bytes(gzip.compress(content, 1) if packed else content)
-        if content and not len(content) % RECORD and max(content[::RECORD]) <= 9:
-            assert batch(*read_batch(path)) == content
-            return
-        with pytest.raises(DataError) as refused:
-            read_batch(path)
-        assert str(path) in str(refused.value)
-        assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "0 bytes in records of 3073"),
-        (bytes(RECORD - 1), "3072 bytes in records"),
-        (bytes(RECORD + 1), "3074 bytes in records"),
-        (bytes(RECORD) + b"\x0a" + bytes(RECORD - 1), "labels 0..9"),
-    ],
-)
-def test_a_file_that_is_no_batch_is_named(small, content, says):
-    small({**batches(), BATCHES[1]: content})
-    with pytest.raises(DataError, match=r"data_batch_2\.bin: .*binary version: ") as refused:
-        looked_at(Cifar10.load(ImageSettings(), 0))
-    assert says in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 # --- the derivation

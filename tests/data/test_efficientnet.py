@@ -111,7 +111,7 @@ def slow_convolution(x: np.ndarray, weight: np.ndarray, stride: int, groups: int
 @pytest.mark.parametrize(
     ("kernel", "stride", "out"), [(3, 1, 2), (3, 2, 2), (5, 2, 3), (5, 1, 3), (3, 1, 3)]
 )
-@pytest.mark.parametrize("size", [(6, 7), (8, 5)])
+@pytest.mark.parametrize("size", [(6, 8), (8, 4)])
 def test_a_block_is_what_its_definition_says(kernel, stride, out, size):
     inside, wide = 2, 4
     generator = torch.Generator().manual_seed(kernel * stride * out)

@@ -319,7 +319,7 @@ def test_a_test_fraction_is_held_out_of_every_class_and_of_training_images_only(
         ConfigError,
         EmnistBalanced,
         EmnistBalancedSettings(test_fraction=0.3),
-        "dataset.test_fraction=0.3: holds out no",
+        "dataset.test_fraction=0.3: less than one of the images",
     )
     refused(
         ConfigError,

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import contextmanager
-from math import prod
 
 import numpy as np
 import pytest
@@ -118,9 +117,7 @@ def use(files, tmp_path, monkeypatch) -> None:
 @pytest.fixture
 def looked(monkeypatch) -> Looked:
     found = Looked()
-    monkeypatch.setitem(
-        BACKBONES, "pixels", Backbone("pixels", 1, "real", None, False, prod, found.build)
-    )
+    monkeypatch.setitem(BACKBONES, "pixels", Backbone("pixels", 1, None, found.build))
     return found
 
 
@@ -191,7 +188,7 @@ def test_random_filters_look_at_quadrants_and_give_2048_features():
     one, again = extract(images[:1]), BACKBONES["rcf"].build({}, images[:20])(images[:1])
     assert torch.equal(one, again)
     assert one.shape == (1, 2048)
-    assert BACKBONES["rcf"].width((28, 28)) == 2048
+    assert BACKBONES["rcf"].width == 2048
     changed = images[:1].clone()
     changed[..., :6, -6:] = (
         # the top right corner; responses are 23 x 23, and quadrants share the middle row and column
@@ -544,7 +541,7 @@ def test_a_grid_computes_them_in_the_parent_before_any_worker_starts(capsys):
     [
         (
             {"backbone": "efficientnet"},
-            "dataset.backbone='efficientnet': no such backbone; did you mean efficientnet_lite0?",
+            "dataset.backbone=efficientnet: no such backbone; did you mean efficientnet_lite0?",
         ),
         ({"components": 0}, "dataset.components=0: input should be greater than or equal to 1"),
         (
@@ -610,9 +607,7 @@ def test_runs_on_other_features_of_the_same_images_are_kept_apart(looked, monkey
     def doubled(weights, public):
         return lambda images: 2.0 * images.flatten(1) + images.flatten(1).flip(1)
 
-    monkeypatch.setitem(
-        BACKBONES, "doubled", Backbone("doubled", 1, "real", None, False, prod, doubled)
-    )
+    monkeypatch.setitem(BACKBONES, "doubled", Backbone("doubled", 1, None, doubled))
     plans = [
         make_plan(compose_config([*RUN, f"dataset.backbone={name}"]))
         for name in ("pixels", "doubled")

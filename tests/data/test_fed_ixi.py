@@ -46,9 +46,9 @@ def test_slope_and_intercept_apply_unless_the_slope_is_zero(tmp_path) -> None:
         (40, "<h", 2, "not that of one 3-D volume"),
         (42, "<h", -1, "not a NIfTI-1 volume"),
         (40, "<5h", (4, 2, 1, 2, 2), "not that of one 3-D volume"),
-        (70, "<h", 128, "damaged"),
+        (70, "<h", 128, "not a NIfTI-1 volume"),
         (108, "<f", 10.0, "offset 10"),
-        (42, "<h", 3, "damaged"),
+        (42, "<h", 3, "not a NIfTI-1 volume"),
         (112, "<2f", (1.0, float("nan")), "intercept"),
     ],
 )

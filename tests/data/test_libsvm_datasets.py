@@ -21,7 +21,7 @@ from dpfl_cli.data.catalogue import CATALOGUE, Source
 from dpfl_cli.data.derive import DERIVATIONS, adult_to_a6a, adult_to_libsvm, mushroom_to_libsvm
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.fetching import fetch
-from dpfl_cli.data.libsvm_datasets import (
+from dpfl_cli.data.libsvm import (
     A6a,
     A6aSettings,
     A9a,
@@ -285,9 +285,7 @@ def named(monkeypatch, tmp_path):
 
 def test_a_named_data_set_is_known_before_it_is_read(named, monkeypatch):
     named(A9a, rows(30), rows(10, seed=1))
-    monkeypatch.setattr(
-        "dpfl_cli.data.libsvm_datasets.parse_libsvm", lambda *_: pytest.fail("read")
-    )
+    monkeypatch.setattr("dpfl_cli.data.libsvm.parse_libsvm", lambda *_: pytest.fail("read"))
     info = A9a.info(A9aSettings(records=7))
     assert (info.name, info.source, info.feature_shape, info.classes, info.records) == (
         "a9a",
@@ -450,7 +448,7 @@ def test_derived_files_are_fetched_verified_and_listed(monkeypatch, package, cap
     [
         (
             "tests/mushroom.csv",
-            MUSHROOM + b"e,x\n",
+            MUSHROOM + MUSHROOM.splitlines()[-1],
             "mushrooms: more than the published 108 bytes",
         ),
         ("tests/mushroom.csv", MUSHROOM.replace(b"p,x,s", b"p,b,s"), "mushrooms: wrong checksum"),
@@ -501,7 +499,7 @@ def test_contiguous_blocks_are_the_data_in_order(records, draw):
 
 def test_contiguous_refuses_what_cannot_be_dealt():
     info = DatasetInfo("made", "synthetic", "", (1,), None, 10, None)
-    with pytest.raises(ConfigError, match=r"partitioner\.clients=11: more clients than records"):
+    with pytest.raises(ConfigError, match=r"partitioner\.clients=11: 11 clients x 1 = 11 records"):
         Contiguous.clients(ClientsSettings(clients=11), info)
     with pytest.raises(
         ConfigError, match=r"partitioner\.clients: dataset=made comes without clients"

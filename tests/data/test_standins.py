@@ -9,23 +9,12 @@ from small_files import entry_of, idx_bytes, looked_at, put
 
 from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data import standin_images
 from dpfl_cli.data.catalogue import CATALOGUE
-from dpfl_cli.data.leaf_reddit import IGNORED, PAD
-from dpfl_cli.data.messidor import MEAN, STD
+from dpfl_cli.data.fed_ixi import IxiSynth, IxiSynthSettings
+from dpfl_cli.data.leaf_femnist import FemnistSynth, FemnistSynthSettings
+from dpfl_cli.data.leaf_reddit import IGNORED, PAD, RedditSynth, RedditSynthSettings
+from dpfl_cli.data.messidor import MEAN, RED, STD, MessidorSynth, MessidorSynthSettings
 from dpfl_cli.data.partitioners import DrawnSettings, Natural
-from dpfl_cli.data.standin_images import (
-    IxiSynth,
-    IxiSynthSettings,
-    MessidorSynth,
-    MessidorSynthSettings,
-)
-from dpfl_cli.data.standins import (
-    FemnistSynth,
-    FemnistSynthSettings,
-    RedditSynth,
-    RedditSynthSettings,
-)
 
 REDDIT = RedditSynthSettings(train_records=4000, test_records=400)
 IXI = IxiSynthSettings(shape=[24, 30, 24], train_records=[6, 4, 4], test_records=[2, 1, 1])
@@ -118,9 +107,7 @@ def test_only_sick_eyes_have_spots() -> None:
     first = data.natural == 0  # the hospital without blur
     for hospital in range(3):
         assert data.train.targets[data.natural == hospital].sum() == 11  # 55 in 100
-    red = (np.abs(images[first] - np.array(standin_images.RED)).max(axis=-1) < 0.04).sum(
-        axis=(1, 2)
-    )
+    red = (np.abs(images[first] - np.array(RED)).max(axis=-1) < 0.04).sum(axis=(1, 2))
     sick = data.train.targets[first] == 1
     assert (red[sick] > 0).mean() > 0.9
     assert (red[~sick] == 0).all()
@@ -142,7 +129,7 @@ def test_larger_lesions_cover_more_of_sick_eyes_and_nothing_of_others() -> None:
     for data in (small, large):
         images = data.train.features[sick & first].transpose(0, 2, 3, 1)
         images = images * np.array(STD, np.float32) + np.array(MEAN, np.float32)
-        red.append((np.abs(images - np.array(standin_images.RED)).max(axis=-1) < 0.04).sum())
+        red.append((np.abs(images - np.array(RED)).max(axis=-1) < 0.04).sum())
     assert red[1] > 5 * red[0]
     with pytest.raises(ConfigError, match=r"dataset\.lesion_size"):
         parse_settings(MessidorSynthSettings, {"lesion_size": 0}, "dataset")
@@ -151,9 +138,9 @@ def test_larger_lesions_cover_more_of_sick_eyes_and_nothing_of_others() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "draw"),
     [
-        (RedditSynth, REDDIT, "standins._sequences"),
-        (IxiSynth, IXI, "standin_images._brains"),
-        (MessidorSynth, MESSIDOR, "standin_images.fundus_images"),
+        (RedditSynth, REDDIT, "leaf_reddit._sequences"),
+        (IxiSynth, IXI, "fed_ixi._brains"),
+        (MessidorSynth, MESSIDOR, "messidor.fundus_images"),
     ],
 )
 def test_clients_and_counts_are_known_before_a_record_is_drawn(

@@ -15,9 +15,8 @@ from torch.nn import functional
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.fed_ixi import volumes_info
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
-from dpfl_cli.data.leaf_reddit import IGNORED, sequences_info
+from dpfl_cli.data.leaf_reddit import IGNORED
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_mean import own_clients, shares_of
 from dpfl_cli.models.cnn5x5 import Cnn5x5, Cnn5x5Settings
@@ -31,11 +30,23 @@ RNG = np.random.default_rng(0)
 CIFAR = DatasetInfo("cifar10", "real", "", (3, 32, 32), 10, 50_000, None)
 FEMNIST = DatasetInfo("femnist", "real", "", (28, 28), 62, 36_774, 6)
 MESSIDOR = DatasetInfo("messidor", "real", "", (3, 224, 224), 2, 900, 3)
-IXI = volumes_info("fed_ixi", "real", "", (48, 60, 48), 453, 3)
+
+
+def volumes(shape: tuple[int, ...], records: int, clients: int) -> DatasetInfo:
+    known = (1, *shape), None, records, clients, {"labels": 2}, shape
+    return DatasetInfo("fed_ixi", "real", "", *known)
+
+
+def sequences(vocabulary: int, records: int, clients: int) -> DatasetInfo:
+    known = (10,), None, records, clients, {"vocabulary": vocabulary}, (10,)
+    return DatasetInfo("reddit", "real", "", *known)
+
+
+IXI = volumes((48, 60, 48), 453, 3)
 
 
 def reddit(vocabulary: int) -> DatasetInfo:
-    return sequences_info("reddit", "real", "", vocabulary, 86_250, 3)
+    return sequences(vocabulary, 86_250, 3)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +102,8 @@ def federation_of(kind, counts: list[int], tests: list[int]) -> Federation:
     info = {
         Cnn5x5: DatasetInfo("images", "synthetic", "", (8, 8), 3, sum(counts), len(counts)),
         Vgg11: DatasetInfo("images", "synthetic", "", (3, 32, 32), 2, sum(counts), len(counts)),
-        Unet3d: volumes_info("volumes", "synthetic", "", (5, 4, 6), sum(counts), len(counts)),
-        Lstm2: sequences_info("tokens", "synthetic", "", 12, sum(counts), len(counts)),
+        Unet3d: volumes((5, 4, 6), sum(counts), len(counts)),
+        Lstm2: sequences(12, sum(counts), len(counts)),
     }[kind]
     natural, test_natural = (np.repeat(np.arange(len(counts)), part) for part in (counts, tests))
     dataset = Dataset(
@@ -428,7 +439,9 @@ def test_accuracy_of_tokens_is_by_position() -> None:
     model = Lstm2(settings_of(Lstm2), [federation], np.array([0]))
     counted = (federation.dataset.test.targets != IGNORED).sum(axis=1)
     assert counted.tolist() == [2, 7, 7]
-    np.testing.assert_allclose(model.test_weights(federation), counted / 16)
+    np.testing.assert_allclose(
+        model.test_weights(federation, federation.dataset.test), counted / 16
+    )
 
 
 def test_dice_by_hand() -> None:

@@ -6,7 +6,7 @@ from math import log, sqrt
 
 import pytest
 
-from dpfl_cli.papers.dynamic.schedules import noise_part
+from dpfl_cli.papers.dynamic.bounds import noise_part
 
 
 @pytest.mark.parametrize("schedule", ["dynamic", "static"])

@@ -10,7 +10,7 @@ import pytest
 from dpfl_cli.papers import declared
 from dpfl_cli.papers.fednew import clients, clients_wide, record_level, user_level
 from dpfl_cli.papers.fednew._claims import crossing
-from dpfl_cli.papers.fednew.grids import PARAMETER_OF, grids
+from dpfl_cli.papers.fednew.setting import PARAMETER_OF, grids
 from dpfl_cli.reproduction.api import Artifact, Scale
 
 PUBLISHED = Path(__file__).parents[2] / "outputs/published"

@@ -4,13 +4,14 @@ of other seeds decide.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pandas as pd
 import pytest
 
-from dpfl_cli.papers.scaffnew._tasks import OTHERS_CHOOSE
-from dpfl_cli.papers.scaffnew.clip_norm import fig5
+from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, OTHERS_CHOOSE
+from dpfl_cli.papers.scaffnew.clip_norm import GROUPS, fig5
 from dpfl_cli.papers.scaffnew.iterations import fig3
 from dpfl_cli.papers.scaffnew.local_steps import fig2
 from dpfl_cli.reproduction.api import Artifact, Rows
@@ -18,7 +19,6 @@ from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import table
 from dpfl_cli.reproduction.numbers import Row, row_of
 from dpfl_cli.reproduction.reduce import _derived
-from dpfl_cli.reproduction.rows import records
 from dpfl_cli.reproduction.tables import framed, rows_of
 
 
@@ -27,26 +27,25 @@ def rows_from(artifact: Artifact, labels: list[str], rows: list[Row]) -> Rows:
 
 
 def test_an_undefined_fit_is_no_better_and_said_in_the_table() -> None:
-    fits = {"group_1_line": 0.9, "group_1_root": 0.5, "group_2_line": 0.9, "group_2_root": 0.5}
-    rows = rows_from(
-        fig5,
-        ["method"],
-        [
-            row_of(
-                {"method": "ScaffNew"},
-                name,
-                math.nan if seed == 1 and "group_2" in name else value,
-                seed=float(seed),
-                seeds=5,
-            )
-            for seed in range(5)
-            for name, value in fits.items()
-        ],
-    )
-    found = next(one for one in fig5.claims if one.id == "c6_scaffnew").judge(rows)
+    """The best local steps are C, but in group 2 of seed 1, where they are the same at every C."""
+    labels, steps = ["task", "method", "eps", "C", "tau"], (10, 20, 50, 100)
+    values = {"group_1_line": 0.9, "group_1_root": 0.5, "group_2_line": 0.9, "group_2_root": 0.5}
+    errors, fits = [], []
+    for seed in range(5):
+        for name, value in values.items():
+            fit = math.nan if seed == 1 and "group_2" in name else value
+            fits.append(row_of({"method": "ScaffNew"}, name, fit, seed=float(seed), seeds=5))
+        for task, clip_norms in CLIP_NORMS.items():
+            alike = seed == 1 and task in GROUPS["group_2"]
+            for eps, C, tau in itertools.product((0.5, 3.3), clip_norms, steps):
+                cell = dict(zip(labels, (task, "ScaffNew", eps, C, tau), strict=True))
+                error = abs(tau - (10 if alike else C))
+                errors.append(row_of(cell, "error", error, seed=float(seed), seeds=5))
+    claim = next(one for one in fig5.claims if one.id == "c6_scaffnew")
+    found = claim.judge(rows_from(fig5, labels, errors))
     assert [one.truths for one in found] == [(True,) * 5, (True, False, True, True, True)]
     spec = next(one for one in fig5.tables if "group_2_line" in one.cells)
-    shown = table(fig5, spec, records(rows.means))
+    shown = table(fig5, spec, rows_from(fig5, ["method"], fits))
     assert shown.count("(undefined in 1 of 5 seeds)") == 2
 
 

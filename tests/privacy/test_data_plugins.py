@@ -179,9 +179,7 @@ def of_everybody(plan: Plan, federation: Federation) -> list[torch.Tensor]:
 def test_what_goes_to_everybody_is_not_of_the_data(plan: Plan) -> None:
     federation = federation_of(plan)
     rows = np.full((2, 5), 7.0), np.full(2, 9.0)
-    mine, other = (
-        of_everybody(plan, one) for one in (federation, with_records(federation, 0, rows))
-    )
+    mine, other = (of_everybody(plan, one) for one in (federation, with_records(federation, rows)))
     assert all(torch.equal(*pair) for pair in zip(mine[:-1], other[:-1], strict=True))
     assert not torch.equal(mine[-1], other[-1])
 

@@ -85,7 +85,7 @@ def test_progress_and_forecast_are_of_the_rounds_that_are_made(tmp_path: Path) -
     for _ in ("run", "found finished"):
         progress = Progress("", plan.last_round, quiet=True)
         execute([plan], store, progress)
-        assert progress.done == plan.last_round
+        assert progress._task.completed == plan.last_round
 
 
 @pytest.mark.parametrize(

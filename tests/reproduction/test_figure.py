@@ -243,7 +243,7 @@ def test_fits_are_curves_and_bands_may_be_of_another_measure() -> None:
         "x",
         "mean",
         series="m",
-        spread={"mean": "wide"},
+        spread="wide",
         fits={"x": float, "root": math.sqrt},
     )
     measures = {name: Metric("loss", "last") for name in ("mean", "wide")}

@@ -53,7 +53,7 @@ from dpfl_cli.reproduction.rehearse import rehearse
 from dpfl_cli.reproduction.report import index_md, write_report
 from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
-from dpfl_cli.reproduction.search import Found
+from dpfl_cli.reproduction.search import Job
 from dpfl_cli.reproduction.tables import from_csv, rows_of, to_csv
 from dpfl_cli.simulation import results
 from dpfl_cli.simulation.store import RunStore
@@ -262,7 +262,7 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
 def test_what_is_mistyped_is_found_before_anything_runs(change: dict, words: str) -> None:
     artifact = changed(claims=[], **change)
     with pytest.raises(ConfigError, match=words):
-        rehearse(artifact, "smoke", Found(cells(artifact, "smoke")))
+        rehearse(Job(artifact, "smoke", cells(artifact, "smoke")))
 
 
 def asked(rows: Rows, more_than: float = 0.0, **labels: Any) -> Iterator[Comparison]:
@@ -327,7 +327,7 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
     for one, words in (({"clip": 30}, "no clip '30'"), ({"more": 1}, "argument 'more'")):
         artifact = made(mistyped=one)
         with pytest.raises(ConfigError, match=f"claim asks, mistyped: .*{words}"):
-            rehearse(artifact, "smoke", Found(cells(artifact, "smoke")))
+            rehearse(Job(artifact, "smoke", cells(artifact, "smoke")))
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
 def test_a_claim_that_asks_wrongly_is_found_before_anything_runs(labels: dict, words: str) -> None:
     artifact = changed(claims=[asks(**labels)])
     with pytest.raises(ConfigError, match=words):
-        rehearse(artifact, "smoke", Found(cells(artifact, "smoke")))
+        rehearse(Job(artifact, "smoke", cells(artifact, "smoke")))
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_claim_may_count_seeds_and_rounds(seed: int, place: int, words: str) -
 
     artifact = changed(runs=longer, claims=[Claim("counts", "it counts", "ours", counted)])
     with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
-        rehearse(artifact, "quick", Found(cells(artifact, "quick")))
+        rehearse(Job(artifact, "quick", cells(artifact, "quick")))
 
 
 def test_claims_on_stand_ins_stand_apart(outputs: Path) -> None:
@@ -420,7 +420,7 @@ def test_a_claim_about_cells_of_another_size_is_not_run(rows: Rows) -> None:
             yield Run({"method": "fedexp", "clip": 30}, BASE, many)
 
     artifact = changed(runs=more, claims=[asks(method="fedexp", clip=30)])
-    rehearse(artifact, "smoke", Found(cells(artifact, "smoke")))
+    rehearse(Job(artifact, "smoke", cells(artifact, "smoke")))
     (verdict,) = judge(artifact, "quick", rows_of(artifact, rows.frame, rows.labels))
     assert verdict.finding == "not run at this size"
 
@@ -920,7 +920,7 @@ def test_every_artifact_can_be_made(name: str) -> None:
             found = cells(artifact, scale)
         except DataError as error:
             pytest.skip(str(error))
-        rehearse(artifact, scale, Found(found))
+        rehearse(Job(artifact, scale, found))
         assert digest(found) == LOCK[name][scale]
 
 

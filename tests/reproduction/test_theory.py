@@ -15,7 +15,7 @@ from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.sources import locate
 from dpfl_cli.privacy.nominal import zcdp_v
-from dpfl_cli.reproduction.api import Artifact, Fact, Figure, Mark, Run, Scale, Size
+from dpfl_cli.reproduction.api import Artifact, Fact, Figure, Run, Scale, Size
 from dpfl_cli.reproduction.facts import (
     UNLIMITED,
     noise_of,
@@ -202,7 +202,7 @@ def swept(scale: Scale) -> Iterator[Run]:
 
 def test_advice_stands_in_rows_and_as_lines_in_panels() -> None:
     """A vertical line at T* in the colour of its epsilon, in grey where it is one for all."""
-    marks = [Mark(at="advised", title="T*"), Mark(at="steps", title="1/p*")]
+    marks = {"advised": "T*", "steps": "1/p*"}
     artifact = Artifact(
         id="swept",
         title="Swept",

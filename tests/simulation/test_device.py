@@ -19,9 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.data.device_draws import DeviceDraws, Draw, address_hash
 from dpfl_cli.data.devices import host_numbers
-from dpfl_cli.data.streams import Streams
+from dpfl_cli.data.streams import DeviceDraws, Draw, Streams, address_hash
 from dpfl_cli.models import client_side, curvature, single_layer
 from dpfl_cli.privacy import client_values, mechanism, solves
 from dpfl_cli.simulation import stack

@@ -193,7 +193,7 @@ def test_data_that_cannot_be_built_fail_their_run_alone(
             raise MemoryError("no room")
         return original(settings, dataset, seed)
 
-    run_plan._federations.clear()
+    run_plan._kept.clear()
     run_plan._alive.clear()
     monkeypatch.setattr(Natural, "partition", staticmethod(failing))
     outcomes = execute(plans, RunStore(tmp_path))
@@ -279,7 +279,7 @@ def test_a_run_takes_what_its_model_says(monkeypatch: pytest.MonkeyPatch) -> Non
     values = grouping.COPIES * 8 * 60 * 6  # float64 [M, d]
     model = plan.model.target
     for dtype, share, each in ((torch.float64, 1, 0), (torch.float32, 2, 1000)):
-        monkeypatch.setattr(model, "dtype", dtype)
+        monkeypatch.setattr(model, "dtype", dtype, raising=False)
         work = classmethod(lambda cls, settings, info, clients, each=each: each * clients)
         monkeypatch.setattr(model, "workspace", work)
         assert grouping.bytes_per_run(plan) == values // share + each * 60
@@ -323,11 +323,11 @@ def test_what_is_no_longer_as_it_was_planned_is_refused(tmp_path: Path) -> None:
 def test_federations_are_kept_by_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     base = compose_config([*SMALL, "dp=cdp"])
     plans = [make_plan(with_values(base, {"seed": seed})) for seed in range(5)]
-    monkeypatch.setattr(run_plan, "_federations", {})
+    monkeypatch.setattr(run_plan, "_kept", [])
     monkeypatch.setattr(run_plan, "_alive", WeakValueDictionary())
     monkeypatch.setattr(run_plan, "KEPT_BYTES", 3 * 8 * plans[0].info.records * 6)
     held = [run_plan.federation_of(plan) for plan in plans]
-    assert [*run_plan._federations.values()] == held[2:]
+    assert run_plan._kept == held[2:]
     assert run_plan.federation_of(plans[0]) is held[0]  # which a run holds
 
 

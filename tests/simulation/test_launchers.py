@@ -218,8 +218,8 @@ def test_failures_and_divergence_are_gathered(
 def test_the_parent_shows_one_progress(tmp_path: Path) -> None:
     progress = Progress("runs", 0, quiet=True)
     spread(grid(), RunStore(tmp_path), Threads(2), progress)
-    assert progress.done == 4 * 6
-    assert "distance" in progress._note
+    assert progress._task.completed == 4 * 6
+    assert "distance" in progress._task.fields["note"]
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -260,7 +260,7 @@ def test_a_worker_with_other_plugins_or_data_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_workers_stop_when_they_are_told_or_left_alone(tmp_path: Path) -> None:
     def told(share: workers.Assignment) -> None:
-        (Path(share.folder) / workers.GO_ON).unlink(missing_ok=True)
+        (share.folder / workers.GO_ON).unlink(missing_ok=True)
 
     def orphaned(share: workers.Assignment) -> None:
         gone = multiprocessing.get_context("fork").Process(target=int)
@@ -281,7 +281,7 @@ def test_a_process_takes_its_cores_and_threads(tmp_path: Path) -> None:
     share = workers.Assignment(
         0,
         {},
-        *[str(tmp_path)] * 3,
+        *[tmp_path] * 3,
         environment={"OMP_NUM_THREADS": "1"},
         cores=[core],
         parent=None,
@@ -441,7 +441,7 @@ def test_slurm_jobs_get_what_they_are_allotted(
     }
     backend = make_backend("submitit", options_of("submitit") | given)
     assert backend.elsewhere == 8
-    share = workers.Assignment(0, {}, *[str(tmp_path)] * 3, environment={}, cores=None, parent=None)
+    share = workers.Assignment(0, {}, *[tmp_path] * 3, environment={}, cores=None, parent=None)
     with backend.start([share]):
         script = (tmp_path / "script").read_text()
     for line in ("--partition=long", "--cpus-per-task=8", "--time=90", "--qos=high"):

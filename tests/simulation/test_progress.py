@@ -13,7 +13,8 @@ def test_the_time_left_is_of_rounds_and_not_of_compiling(monkeypatch: pytest.Mon
     monkeypatch.setattr("time.monotonic", lambda: now)
     monkeypatch.setattr("rich.console.monotonic", lambda: now)
     stream = io.StringIO()
-    with Progress("runs", 71, stream=stream) as progress:
+    monkeypatch.setattr("sys.stderr", stream)
+    with Progress("runs", 71) as progress:
         progress.advance(20)
         now += 60
         for _ in range(11):
@@ -33,16 +34,18 @@ def test_a_terminal_on_which_no_bar_moves_gets_lines(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(Progress, "LINE_EVERY", 0.0)
     stream = Terminal()
-    with Progress("runs", 2, stream=stream) as progress:
+    monkeypatch.setattr("sys.stderr", stream)
+    with Progress("runs", 2) as progress:
         progress.advance(1, "accuracy 0.5")
         assert stream.getvalue() == "runs: 1/2  accuracy 0.5\n"
 
 
-def test_a_display_that_nobody_reads_stops_no_run() -> None:
+def test_a_display_that_nobody_reads_stops_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    with Progress("runs", 2, stream=Closed()) as progress:
+    monkeypatch.setattr("sys.stderr", Closed())
+    with Progress("runs", 2) as progress:
         progress.say("news")
         progress.advance(2)

@@ -374,7 +374,7 @@ def test_a_report_says_what_colluding_clients_see(
 
 
 def test_a_table_says_where_epsilon_is_not_its_target() -> None:
-    shown = {"epsilon": 0.125, "vacuous": False}
+    shown = {"epsilon": 0.125, "vacuous": False, "guarantee": "proved"}
     assert epsilon_text(shown) == "0.1250"
     assert epsilon_text({**shown, "epsilon_target": 1.0}) == "0.1250 (target 1)"
     assert epsilon_text({**shown, "epsilon_target": 0.125}) == "0.1250"

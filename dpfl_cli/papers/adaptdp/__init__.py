@@ -3,6 +3,7 @@ both methods, the printed noise (section 5.1).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from dpfl_cli.reproduction.api import (
@@ -14,6 +15,10 @@ from dpfl_cli.reproduction.api import (
     Paper,
     Rows,
     Run,
+    Sample,
+    Scale,
+    Where,
+    below,
     below_share,
     best_by_others,
     every,
@@ -97,11 +102,17 @@ def quotient(rows: Rows, measure: str) -> float:
 
 
 LOWEST = "lowest training loss"
-FRESH = range(100, 130)  # seeds at scale=paper of T1, whose runs take half a second
 FRESHLY = (
     "T1 has 30 seeds (100 to 129), declared after a page with the seeds 0 to 2, which have no part "
     "in this one: claims of shape need at least five, and others had been left undecided"
 )
+
+
+def seeds_of(task: str, scale: Scale) -> Sequence[int]:
+    """30 at scale=paper of T1, whose runs take half a second; else those of the size."""
+    return range(100, 130) if (task, scale) == ("T1", "paper") else ()
+
+
 DECLARED = "three seeds, declared before any run at this size"
 TINY = {"rounds": 2, "algorithm.local_steps": 2}  # at smoke
 CLIPPED = (
@@ -130,6 +141,7 @@ READ_AS = (
     "iterates; tables and figures are, as the paper's, about the model after a round. On T3 and T4 "
     "AdaptDP's level 2 has sigma_p 0.0093 for the printed 0.093, more than at level 3 (table1)."
 )
+NOTES = (NOT_SAID, CLIPPED, READ_AS)
 CHOSEN_BY = (
     "The best pair of a grid has the lowest mean over the seeds that are then judged, for both "
     "methods alike: losses at best pairs are a little low."
@@ -171,6 +183,16 @@ def at_chosen_apart(
     return judge
 
 
+def less_scattered(ours: Sample, theirs: Sample) -> Comparison:
+    """It is nearer to its mean over seeds (Levene's test of spreads)."""
+
+    def apart(one: Sample) -> Sample:
+        away = (one.values - one.mean).abs()
+        return replace(one, values=away, text=f"|{one.text} - mean|", scale="linear")
+
+    return below(apart(ours), apart(theirs))
+
+
 def noise_of(gradient: float, *radius: float) -> dict[str, float]:
     """Values that set the noise of the gradients and, for AdaptDP, of the radius."""
     settings = {"mechanism.noise_multiplier": gradient}
@@ -181,7 +203,7 @@ def noise_of(gradient: float, *radius: float) -> dict[str, float]:
 
 
 def private(
-    labels: Mapping[str, Any],
+    labels: Where,
     values: Mapping[str, Any],
     overrides: Sequence[str] = (),
     pair: tuple[float, float] | None = None,

@@ -4,22 +4,20 @@ from itertools import pairwise, product
 
 from dpfl_cli.papers.adaptdp import (
     BOTH,
-    CLIPPED,
     DECLARED,
-    FRESH,
     FRESHLY,
     IMAGES,
     LEVELS,
     LOWEST,
     METHODS,
-    NOT_SAID,
+    NOTES,
     ON_T1,
     PRODUCTS,
-    READ_AS,
     TINY,
     at_equal,
     losses,
     private,
+    seeds_of,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -52,8 +50,8 @@ def runs(scale: Scale) -> Runs:
         if labels["task"] != "T1":
             values = {"partitioner.clients": clients, "dataset.train_records": 1500 * clients}
             values["rounds"] = 30 if scale == "quick" else 100
-        seeds = FRESH if (labels["task"], scale) == ("T1", "paper") else ()
-        yield private(labels, {**values, **(TINY if scale == "smoke" else {})}, seeds=seeds)
+        values |= TINY if scale == "smoke" else {}
+        yield private(labels, values, seeds=seeds_of(labels["task"], scale))
 
 
 @claim("Table 4", "holds")
@@ -196,9 +194,7 @@ table4 = Artifact(
         ),
     ],
     notes=[
-        NOT_SAID,
-        CLIPPED,
-        READ_AS,
+        *NOTES,
         "The paper writes of 3000, 6000 and 9000 training records per client for 2, 4 and 6 "
         "clients; they are read as those of all clients together, 1500 each.",
         "The paper trains T3 and T4 for 1000 rounds in its Table 2 and for 100 in Tables 3 to 6, "

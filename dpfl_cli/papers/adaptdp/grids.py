@@ -9,17 +9,14 @@ from dpfl_cli.papers.adaptdp import (
     APART,
     BOTH,
     CHOSEN_BY,
-    CLIPPED,
     DECLARED,
-    FRESH,
     FRESHLY,
     IMAGES,
     LEVELS,
     LOWEST,
     METHODS,
-    NOT_SAID,
+    NOTES,
     ON_T1,
-    READ_AS,
     TINY,
     TRAINED,
     at_chosen_apart,
@@ -27,6 +24,7 @@ from dpfl_cli.papers.adaptdp import (
     best_pairs,
     losses,
     private,
+    seeds_of,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -68,7 +66,7 @@ def runs(scale: Scale) -> Runs:
             values, pairs = TINY, {"eta": (0.1, 0.3), "cap": (0.5, 0.05)}
         elif scale == "quick" and task != "T1":
             values = {"rounds": ROUNDS[task]}
-        seeds = FRESH if (task, scale) == ("T1", "paper") else ()
+        seeds = seeds_of(task, scale)
         levels = LEVELS if task == "T1" or scale == "paper" else (3,)
         for labels in grid(task=task, method=METHODS, **pairs, level=levels):
             yield private(labels, values, pair=(labels["eta"], labels["cap"]), seeds=seeds)
@@ -347,9 +345,7 @@ table3 = Artifact(
         )
     ],
     notes=[
-        NOT_SAID,
-        CLIPPED,
-        READ_AS,
+        *NOTES,
         CHOSEN_BY,
         "T2 holds out a fifth of the records for the test: an epoch has 181 steps, in the paper "
         "226.",

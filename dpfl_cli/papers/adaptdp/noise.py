@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
 
 from dpfl_cli.papers.adaptdp import (
     IMAGES,
@@ -28,6 +27,7 @@ from dpfl_cli.reproduction.api import (
     Runs,
     Scale,
     Table,
+    Where,
     above,
     below,
     claim,
@@ -76,7 +76,7 @@ def runs(scale: Scale) -> Runs:
 
 
 def _priced(
-    cell: Mapping[str, Any],
+    cell: Where,
     method: str,
     source: str,
     noise: Mapping[str, float],
@@ -104,7 +104,7 @@ CLIENTS, RADIUS = 2, 1.0  # P and tau
 
 def rate(rows: Rows) -> float:
     """sqrt(d) / (n_loc sqrt(P) epsilon), the best utility known, without constants and logs."""
-    task = str(rows.place["task"])
+    task = rows.place["task"]
     epsilon = rows.value("eps", source="table")
     return math.sqrt(DIMENSIONS[task] / CLIENTS) / (COUNTS[task][0] * epsilon)
 
@@ -115,7 +115,7 @@ def corollary(rows: Rows, printed: bool = False) -> float:
     Args:
       printed: the first term with tau_q in place of tau, as section 4 has it and the appendix not.
     """
-    task = str(rows.place["task"])
+    task = rows.place["task"]
     u, d, largest = rate(rows), DIMENSIONS[task], LARGEST[task]
     phi = math.sqrt(largest / RADIUS) + (largest * RADIUS) ** 0.25
     psi = math.sqrt(largest * RADIUS)
@@ -140,13 +140,13 @@ BETTER_RATE = Claim(
     "better_rate",
     "at the paper's own sizes the bound is below the best rate known, that of DP-SGD",
     "Corollary 1, Remark 5",
-    every(below, "corollary", **FEDAVG, task=LARGEST, level=LEVELS, right=1),
+    every(below, "corollary", **OF_COROLLARY, level=LEVELS, right=1),
     note="constants and logarithms, which the corollary does not give, are left out on both sides; "
     "tau_1 is what fig2 measures. At q = 1 it is about the loss of all records. Its first term is "
     "that of the appendix, tau^(4/9)",
     readings={
         "its first term as section 4 prints it, tau_q^(4/9)": every(
-            below, "corollary_printed", **FEDAVG, task=LARGEST, level=LEVELS, right=1
+            below, "corollary_printed", **OF_COROLLARY, level=LEVELS, right=1
         )
     },
 )

@@ -32,13 +32,10 @@ CLIENTS = {
     "fedfc": ("ldp", *SUMS),
     "fednew": (*MESSAGES, *SUMS),
 }
+# the only number of local steps that is proved where noise is added to sums alone
+STEPPING = ("fedavg_record", "scaffold_record", "adaptdp")
 RECORDS = {
-    "fedavg_record": ("record", *SUMS),
-    "scaffold_record": ("record", *SUMS),
-    "adaptdp": ("record", *SUMS),
-    "fednew_record": ("record", *SUMS),
-    "fedfc_record": ("record", *SUMS),
-    "isrl_dp": ("record", *SUMS),
+    **dict.fromkeys((*STEPPING, "fednew_record", "fedfc_record", "isrl_dp"), ("record", *SUMS)),
     "primal_dual": ("record",),
 }
 METHODS = {**CLIENTS, **RECORDS}
@@ -46,8 +43,6 @@ COMBINATIONS = [
     {"method": method, "under": trust} for method, trusts in METHODS.items() for trust in trusts
 ]
 CLAIMED = ("ldp", *SUMS)  # client level, all noise Gaussian, everybody takes part
-# the only number of local steps that is proved where noise is added to sums alone
-STEPPING = ("fedavg_record", "scaffold_record", "adaptdp")
 
 
 def words(method: str, under: str) -> list[str]:

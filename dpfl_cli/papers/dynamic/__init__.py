@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpfl_cli.reproduction.api import Facts, Figure, Metric, Paper
+from dpfl_cli.reproduction.api import Figure, Metric, Paper
 
 PAPER = Paper(
     key="dynamic",
@@ -41,10 +41,3 @@ def optimality(at: Any, title: str) -> Metric:
 def after_rounds(**more: Any) -> Figure:
     """The final optimality against the number of rounds."""
     return Figure("lines", "T", "optimality", log="y", y_title="optimality after T rounds", **more)
-
-
-def per_worker(facts: Facts) -> float:
-    """d B^2 / (n m^2), which all bounds have."""
-    records = facts("records") / facts("clients")
-    bound = facts("algorithm.clip_norm") ** 2 * facts("dimension")
-    return float(bound / (facts("clients") * records**2))

@@ -24,7 +24,7 @@ from dpfl_cli.reproduction.api import (
 ROUNDS = {"smoke": (1000,), "quick": (1000, 3000, 5000), "paper": (1000, 2000, 3000, 4000, 5000)}
 
 
-def _runs(scale: Scale, start: str) -> Runs:
+def runs(scale: Scale, start: str) -> Runs:
     small = {"dataset.records": 400, "partitioner.clients": 4} if scale == "smoke" else {}
     for rounds in ROUNDS[scale]:
         yield Run(
@@ -32,14 +32,6 @@ def _runs(scale: Scale, start: str) -> Runs:
             ["+experiment=dynamic/a6a", "algorithm=primal_dual", f"model.init={start}"],
             {"rounds": rounds, "algorithm.step": 0.25, "algorithm.strong_convexity": 0.1, **small},
         )
-
-
-def runs(scale: Scale) -> Runs:
-    return _runs(scale, "normal")
-
-
-def from_zero(scale: Scale) -> Runs:
-    return _runs(scale, "zeros")
 
 
 START = "from a start at N(0, I), which was chosen because it gives this; see dynamic/fig2_zero"
@@ -89,7 +81,7 @@ fig2 = Artifact(
         Size(3, 0.3, "20 workers with 561 records each", full=True),
         Size(20, 10, "20 workers with 561 records each"),
     ),
-    runs=runs,
+    runs=lambda scale: runs(scale, "normal"),
     measures={
         "optimality": optimality("series", "optimality"),
         "final": optimality("last", "final optimality"),
@@ -128,7 +120,7 @@ fig2_zero = replace(
     title="Optimality over rounds from x0 = 0, sparse logistic regression on a6a",
     shows="As Figure 2, whose start the paper does not give, from 0 instead of N(0, I).",
     source="ours, beside Figure 2",
-    runs=from_zero,
+    runs=lambda scale: runs(scale, "zeros"),
     claims=[*_claims("open", ZERO), REVERSED],
     notes=[f"{OURS}; records in file order, and the start at 0.", SIMILAR, PRINTED],
 )

@@ -37,8 +37,7 @@ def runs(scale: Scale) -> Runs:
     values = {"algorithm.step": 1.25, "algorithm.strong_convexity": 0.024}
     if scale != "paper":
         overrides += ("model.hidden=[32]",)
-        values = {
-            "algorithm.step": 1.25,
+        values |= {
             "algorithm.strong_convexity": 0.08,
             "model.average_pool": 2,
             "evaluation.every": 10,

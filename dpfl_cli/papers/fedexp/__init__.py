@@ -2,9 +2,7 @@
 models, the synthetic problem.
 """
 
-from collections.abc import Mapping, Sequence
-
-from dpfl_cli.reproduction.api import Paper, Run, printed
+from dpfl_cli.reproduction.api import Paper, printed
 
 PAPER = Paper(
     key="fedexp",
@@ -59,23 +57,3 @@ PRIVUNIT = (
 
 # Table 2: local step size, clip norm; of the synthetic problem as far as they can be read.
 PAIRS = printed("fedexp", "table2", "dataset", "dp", "method")
-
-
-def on_synthetic(
-    labels: Mapping[str, str | float],
-    overrides: Sequence[str],
-    local_lr: float,
-    clip_norm: float | None,
-    values: Mapping[str, int],
-) -> Run:
-    """A run on the synthetic problem, in the dimension of the label "dp"."""
-    return Run(
-        labels,
-        ["+experiment=fedexp/synthetic", *overrides],
-        {
-            "dataset.dimension": DIMENSION[str(labels["dp"])],
-            "algorithm.local_lr": local_lr,
-            "algorithm.clip_norm": clip_norm,
-            **values,
-        },
-    )

@@ -61,7 +61,7 @@ def _counted(which: int, fact: Facts) -> int:
         sides = [side - KERNEL + 1 for side in (layer.height, layer.width) if kernel]
         kind = ("conv", f" {KERNEL}x{KERNEL}") if kernel else ("fc", "")
         named = f"{kind[0]} {into}->{out}{kind[1]}", "x".join(map(str, (out, *sides)))
-        known[named] = layer.bias.stop - layer.start, math.prod((out, *sides))
+        known[named] = layer.stop - layer.start, math.prod((out, *sides))
     return known[fact("labels.layer"), fact("labels.output")][which]
 
 

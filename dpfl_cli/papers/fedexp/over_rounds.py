@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from dpfl_cli.papers.fedexp import COMPARED, METHODS, PRIVUNIT, PROBLEM, SCAFFOLD, TRUSTS, WORDS
-from dpfl_cli.papers.fedexp.mnist import FULL, NETWORK, SETUP, SMALL, TUNED, table4
+from dpfl_cli.papers.fedexp.mnist import FULL, NOTES, SMALL, table4
 from dpfl_cli.papers.fedexp.synthetic import fig2_left
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -99,11 +99,7 @@ fig2_right = Artifact(
     ],
     figures=[_curve("accuracy")],
     notes=[
-        TUNED,
-        SETUP,
-        NETWORK,
-        SCAFFOLD,
-        PRIVUNIT,
+        *NOTES,
         "Where the paper's pairs give other levels here than in its Table 4: under local Gaussian "
         "DP DP-FedAvg ends at 63.20 % (the paper 78.69), and under local DP DP-SCAFFOLD stays at "
         "chance, 10.41 and 10.38 % (66.89 and 56.83), under central DP it ends at 72.73 % (86.61); "
@@ -228,5 +224,5 @@ fig3_right = Artifact(
             "not fall",
         ),
     ],
-    notes=[TUNED, SETUP, NETWORK, SCAFFOLD, PRIVUNIT],
+    notes=NOTES,
 )

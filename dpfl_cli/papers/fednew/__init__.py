@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from dpfl_cli.reproduction.artifact import Paper, Scale
+from dpfl_cli.reproduction.api import Paper, Scale
 
 TITLES = {
     "FN": "DP-FedNew",

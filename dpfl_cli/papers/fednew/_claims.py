@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from statistics import fmean
 from typing import Any, Concatenate, ParamSpec, cast
@@ -15,6 +16,7 @@ from dpfl_cli.reproduction.api import (
     Comparison,
     Comparisons,
     Judge,
+    Prior,
     Rows,
     Sample,
     above,
@@ -27,7 +29,12 @@ from dpfl_cli.reproduction.api import (
 )
 
 P = ParamSpec("P")
-OF_SHARES = {"method": "Scaf_share"}  # what a reading compares in place of "Scaf"
+# readings of several claims
+WITH_SHARES = {"with shares of the noise": {"other": "Scaf_share"}}
+OF_SHARES = {"with shares of the noise": {"method": "Scaf_share"}}
+HALF_A_POINT = {"to within half a point": {"by": -0.5}}
+ROUND_5 = {"at round 5 alone": {"rounds": (5,)}}
+FOUR_POINTS = {"within 4 points": {"within": 4}}
 SLOW = {"method": "FGD", "eta": 1.0}  # DP-FedGD with a server step of 1
 SMALL_STEP = "beside DP-FedGD with a server step of 1"
 SHORT = {"method": "Scaf", "steps": 5, "length": 4.0}  # DP-SCAFFOLD with steps as short as these
@@ -58,8 +65,7 @@ def judging(compare: Callable[Concatenate[Rows, P], Comparisons]) -> Callable[P,
     names, judge = [*signature(compare).parameters][1:], cast(Judge, compare)
 
     def made(*args: P.args, **given: P.kwargs) -> Judge:
-        named: dict[str, Any] = dict(zip(names, args, strict=False)) | given
-        return lambda rows, **other: judge(rows, **named | other)
+        return partial(judge, **dict(zip(names, args, strict=False)), **given)
 
     return made
 
@@ -106,7 +112,7 @@ SOON_ROUNDS = (5, 10, 15, 20)
 def mostly(rows: Rows, who: str, other: str) -> Comparisons:
     """As `early`, in more than half of the cells and rounds."""
 
-    def sooner(one: Rows, at: Mapping[str, Any]) -> bool:
+    def sooner(one: Rows, at: Point) -> bool:
         ours, theirs = one.each("curve", method=(who, other), **at)
         return ours.mean > theirs.mean
 
@@ -175,7 +181,7 @@ def wider_gap(
     errors, times.
     """
 
-    def gap(cell: Mapping[str, Any]) -> Sample:
+    def gap(cell: Point) -> Sample:
         ours, theirs = acc(rows, "FN_FC", **cell), acc(rows, other, **cell)
         return (theirs + -100) / (ours + -100) if of_errors else ours - theirs
 
@@ -228,7 +234,7 @@ def everywhere(
     high_falls: str = "",
     fedgd_varies: str = "",
     counts: str = "",
-    **priors: Any,
+    prior: Prior = "holds",
 ) -> Iterator[Claim]:
     """What every table of accuracy against the number of clients tests (section 6.4).
 
@@ -237,6 +243,7 @@ def everywhere(
         text speaks of epsilon 0.1 alone.
       fedgd_varies: what it has of DP-FedGD, where that varies more; the note ends with it.
       counts: which numbers of clients are run, where not all.
+      prior: of three claims.
     """
 
     place = f"section 6.4, {table}"
@@ -254,7 +261,7 @@ def everywhere(
             "from the fewest clients to the most": over_clients(
                 from_fewest_to_most, "Scaf", 0.1, by=0
             ),
-            "with shares of the noise": OF_SHARES,
+            **OF_SHARES,
         },
     )
     yield Claim(
@@ -262,7 +269,7 @@ def everywhere(
         f"with shares of the noise the accuracy of DP-SCAFFOLD {low} varies {varies} 1.5 points",
         "ours",
         over_clients(close, "Scaf_share", 0.1, within=1.5),
-        priors.get("scaffold_shares", "holds"),
+        prior,
         note="the margin is fedgd_clients'",
     )
     yield Claim(
@@ -270,7 +277,7 @@ def everywhere(
         f"the accuracy of DP-FedGD varies {varies} 1.5 points at every epsilon",
         place,
         over_clients(close, "FGD", ..., within=1.5),
-        priors.get("fedgd_clients", "holds"),
+        prior,
         note="1.5 points: in the paper's Tables 8, 10 and 11 it varies by at most 1.3"
         f"{fedgd_varies}; every epsilon is every one that is run{counts and '; '}{counts}",
         readings={
@@ -296,7 +303,7 @@ def everywhere(
         f"{high} the accuracy of DP-FedNew-FC varies {varies} 2.5 points",
         table if table in PRINTED else "ours",
         over_clients(close, "FN_FC", 10.0, within=2.5),
-        priors.get("fedfc_new_flat", "holds"),
+        prior,
         note="2.5 points: in the paper's Tables 5, 8, 10 and 11 it varies by at most 2.2",
         readings={
             "by at most 5 points": {"within": 5},
@@ -313,7 +320,7 @@ def everywhere(
         "local steps may be, which the paper does not say",
         readings={
             "at all": {"by": 0},
-            "with shares of the noise": {"other": "Scaf_share"},
+            **WITH_SHARES,
             "beside DP-SCAFFOLD with 5 local steps of length 4 in all": {"other": SHORT},
         },
     )
@@ -324,9 +331,6 @@ def everywhere(
         table if high_falls else "ours",
         over_clients(from_fewest_to_most, "Scaf", 10.0, by=10),
         "fails",
-        readings={
-            "by more than 3 points": {"by": 3},
-            "with shares of the noise": OF_SHARES,
-        },
+        readings={"by more than 3 points": {"by": 3}, **OF_SHARES},
         note=high_falls or "the paper has it in Tables 5, 10 and 11 alone; see table10",
     )

@@ -1,32 +1,33 @@
 """Artifacts that compare DP-FedNew's methods, each at the best point of its grid."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dpfl_cli.papers.fednew import TITLES
-from dpfl_cli.papers.fednew._claims import SHORT
+from dpfl_cli.papers.fednew import OURS, TITLES, WIDER
+from dpfl_cli.papers.fednew._claims import SHORT, SLOW
 from dpfl_cli.papers.fednew._search import (
     ACCURACY,
     CHOSEN,
+    EPSILONS,
     KEPT,
     KEPT_OF_LONG,
     LEFT_OUT,
+    NEWTON_GRID,
     OF_CURVES,
     RECORD_LEVEL,
     SCAFFOLD,
     SELECTION,
     SMOKE,
+    Data,
     Methods,
     Point,
     Points,
-    SearchSetting,
-    checked,
+    Tasks,
     run,
     search,
     staged,
-    whole_grid,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -39,6 +40,7 @@ from dpfl_cli.reproduction.api import (
     Table,
     Where,
     between,
+    grid,
     sized,
 )
 
@@ -46,62 +48,75 @@ from dpfl_cli.reproduction.api import (
 def compared(
     source: str,
     methods: Sequence[str],
-    places: Callable[[Scale], Iterable[SearchSetting]],
+    data: Tasks,
     notes_of_sizes: Sequence[str],
     minutes: tuple[float, float],
     *,
-    seeds: tuple[int, int] = (1, 5),
+    quick_seeds: int = 1,
     part: str = "",
-    side: Sequence[str] = ("task",),
-    epsilons: Mapping[str, Sequence[float]] = OF_CURVES,
+    epsilons: Mapping[str, Sequence[float]] | None = None,
     points: Points = search,
     level: Methods = RECORD_LEVEL,
     keep: int | None = None,
     longer_from: float = 0.0,
+    notes: Sequence[str] = (),
     **own: Any,
 ) -> Artifact:
     """A table or figure of methods, each at the best point of its grid; a figure has curves too.
 
     Args:
-      places: where the search is made at a scale.
+      data: what is searched on; of a table numbers of clients.
       notes_of_sizes: what is smaller than in the paper, at quick and paper.
       minutes: at quick and paper.
       part: of the paper's cells at scale=paper, where not all are run.
-      seeds: at quick and paper.
+      epsilons: fewer than usual where runs take long, which then have three seeds at paper, not
+        five.
       longer_from: the epsilon from which DP-SCAFFOLD's longest local steps are searched.
       keep: the points of a grid that go on to full size; `KEPT` by default, or `KEPT_OF_LONG`
-        where there are three seeds.
-      side: labels of the places.
+        where runs take long.
       points, level: of a method's grid, and what it is, at record level or user level.
     """
 
-    whole = checked(methods, places("paper"), epsilons["paper"])
+    kind, number = source.split()
+    curves = kind == "Figure"
+    side = "task" if curves else "clients"
+    targets = epsilons or (OF_CURVES if curves else EPSILONS)
+
+    def searched(method: str, scale: Scale) -> Data:
+        left_out = LEFT_OUT.get(method, ())
+        return {place: one for place, one in data[scale].items() if place not in left_out}
 
     def runs(scale: Scale) -> Runs:
         few = SMOKE if scale == "smoke" else {}
-        for method, (place, preset, values) in itertools.product(methods, places(scale)):
-            if place.get("task") in LEFT_OUT.get(method, ()):
-                continue
-            for eps, point in itertools.product(epsilons[scale], points(method, scale, preset)):
-                labels = {"method": method, **place, "eps": eps, **point}
-                if eps >= longer_from or point.get("length", 0.0) <= SHORT["length"]:
-                    yield run(preset, labels, {**values, **few}, level)
+        for method in methods:
+            for place, (preset, values) in searched(method, scale).items():
+                for eps, point in itertools.product(targets[scale], points(method, scale, preset)):
+                    labels = {"method": method, side: place, "eps": eps, **point}
+                    if eps >= longer_from or point.get("length", 0.0) <= SHORT["length"]:
+                        yield run(preset, labels, {**values, **few}, level)
+
+    grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
+    # cells that are checked by whole grids: DP-FedNew's in its first and last place, and the first
+    # of the last method that is not DP-SCAFFOLD, each at the middle epsilon
+    newton, last = methods[0], [one for one in methods if one not in SCAFFOLD][-1]
+    first, *_, final = searched(newton, "paper")
+    middle = targets["paper"][len(targets["paper"]) // 2]
+    checked = [(newton, first), (newton, final), (last, next(iter(searched(last, "paper"))))]
+    whole: list[Point] = [
+        {"method": method, side: place, "eps": middle} for method, place in checked
+    ]
 
     def beyond() -> Runs:
-        for method, (place, preset, values) in itertools.product(methods, places("paper")):
-            few = list(points(method, "paper", preset))
-            for eps, point in itertools.product(epsilons["paper"], whole_grid(tuple(few[0]))):
-                cell = {"method": method, **place, "eps": eps}
-                if cell in whole and point not in few:
+        """What searches leave out of DP-FedNew's grid; those of other methods take theirs."""
+        for cell in whole[:2]:
+            preset, values = data["paper"][cell[side]]
+            few = list(points(newton, "paper", preset))
+            for point in grid(**{name: NEWTON_GRID[name] for name in grids[newton]}):
+                if point not in few:
                     yield run(preset, {**cell, **point}, values, level)
 
-    kind, number = source.split()
-    curves = kind == "Figure"
-    grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
     over = tuple(dict.fromkeys(itertools.chain(*grids.values())))
-    always: list[Point] = [
-        {"method": one} | dict.fromkeys(grids[one], 1.0) for one in methods if one == "FGD"
-    ]
+    always = [SLOW | dict.fromkeys(grids["FGD"], 1.0)] if "FGD" in methods else []
     if "Scaf" in methods and not curves:
         always.append(SHORT)
     measures = {"selection": SELECTION, "accuracy": ACCURACY}
@@ -113,16 +128,22 @@ def compared(
         id=f"{'fig' if curves else 'table'}{number}",
         source=source,
         sizes=sized(
-            Size(seeds[0], minutes[0], notes_of_sizes[0]),
-            Size(seeds[1], minutes[1], notes_of_sizes[1], cells=part),
+            Size(quick_seeds, minutes[0], notes_of_sizes[0]),
+            Size(3 if epsilons else 5, minutes[1], notes_of_sizes[1], cells=part),
         ),
         runs=runs,
         measures=measures,
         show={"origin": "source"},
         best=[Best(over, "selection", note=CHOSEN)],
-        search=staged(whole, always, keep or (KEPT if seeds[1] > 3 else KEPT_OF_LONG), beyond),
-        tables=list(_tables(side, grids, curves)),
-        figures=list(_figures(side, methods, epsilons, curves)),
+        search=staged(
+            whole,
+            always,
+            keep=keep or (KEPT_OF_LONG if epsilons else KEPT),
+            beyond=beyond,
+        ),
+        tables=list(_tables(grids, curves)),
+        figures=list(_figures(methods, targets, curves)),
+        notes=[*notes, OURS, WIDER],
         **own,
     )
 
@@ -137,10 +158,7 @@ SPENT = Metric(
 
 
 def _figures(
-    side: Sequence[str],
-    methods: Sequence[str],
-    epsilons: Mapping[str, Sequence[float]],
-    curves: bool,
+    methods: Sequence[str], epsilons: Mapping[str, Sequence[float]], curves: bool
 ) -> Iterator[Figure]:
     """Accuracy over rounds or numbers of clients, of all methods and, at three epsilons and from
     round 5 on, without DP-SCAFFOLD, beside whose noise the others are hard to tell apart.
@@ -150,7 +168,7 @@ def _figures(
     others = [one for one in shown if one not in SCAFFOLD]
     both = 1 < len(others) < len(shown)
     if curves:
-        over = partial(Figure, "lines", "round", "curve", panels=[*side, "eps"])
+        over = partial(Figure, "lines", "round", "curve", panels=["task", "eps"])
     else:
         over = partial(
             Figure, "lines", "clients", "accuracy", panels="eps", x_title="number of clients"
@@ -164,12 +182,11 @@ def _figures(
         yield over(where=where, title=f"without DP-SCAFFOLD{', from round 5 on' * curves}")
 
 
-def _tables(
-    side: Sequence[str], grids: Mapping[str, Sequence[str]], curves: bool
-) -> Iterator[Table]:
-    """With the labels of places and the method down the side, over epsilon."""
+def _tables(grids: Mapping[str, Sequence[str]], curves: bool) -> Iterator[Table]:
+    """With the label of places and the method down the side, over epsilon."""
 
-    over_epsilon = partial(Table, rows=[*side, "method"], columns="eps")
+    side = "task" if curves else "clients"
+    over_epsilon = partial(Table, rows=[side, "method"], columns="eps")
     accuracy, with_scaffold = "est accuracy (%) after the last round", "Scaf" in grids
     yield over_epsilon(
         f"T{accuracy}, best point of each grid",
@@ -187,16 +204,16 @@ def _tables(
             cells=["accuracy", "spent"],
             where={"method": SCAFFOLD, "best": True},
         )
-    for grid in dict.fromkeys(grids.values()):
-        mine = [method for method in grids if grids[method] == grid]
-        whose, what = (", ".join(TITLES[name] for name in names) for names in (mine, grid))
-        cells = [f"best.{label}" for label in grid]
+    for labels in dict.fromkeys(grids.values()):
+        mine = [method for method in grids if grids[method] == labels]
+        whose, what = (", ".join(TITLES[name] for name in names) for names in (mine, labels))
+        cells = [f"best.{label}" for label in labels]
         caption = f"What was the best, {what}: {whose}"
         yield over_epsilon(caption, cells=cells, where={"method": mine})
     if "FGD" in grids:
         yield Table(
             f"DP-FedGD at every server step: t{accuracy}",
-            [*side, *reversed(grids["FGD"])],
+            [side, *reversed(grids["FGD"])],
             "eps",
             "accuracy",
             where={"method": "FGD"},
@@ -204,7 +221,7 @@ def _tables(
     if curves:
         yield Table(
             "Test accuracy (%) on the way, best point of each grid",
-            [*side, "eps", "method"],
+            ["task", "eps", "method"],
             "round",
             "curve",
             where={"round": [5, 10, 15, 20, 30, 50, 70]},

@@ -9,11 +9,14 @@ from typing import Any
 from dpfl_cli.papers.fednew import TITLES, WHOLE
 from dpfl_cli.papers.fednew._claims import (
     FROM_1,
+    HALF_A_POINT,
     OF_ROUND_15,
+    ROUND_5,
     SLOW,
     SMALL_STEP,
     SOON,
     TYPICALLY,
+    WITH_SHARES,
     acc,
     ahead,
     cells,
@@ -31,6 +34,7 @@ from dpfl_cli.reproduction.api import (
     above,
     below,
     best_by_others,
+    claim,
     each_seed,
 )
 
@@ -47,7 +51,7 @@ def nearly_all(
 ) -> Comparisons:
     """In so large a share of all `cells` a method is ahead of every other, by more than `by`."""
 
-    def first(one: Rows, cell: Mapping[str, Any]) -> bool:
+    def first(one: Rows, cell: Point) -> bool:
         best = max(acc(one, other, **cell).mean for other in others)
         return acc(one, who, **cell).mean > best + by
 
@@ -66,7 +70,7 @@ def outperforms(who: str, page: str, slow: Point = SLOW, **readings: Mapping[str
         note=f"nine tenths is ours; section 7 names no figure; {WHOLE}",
         readings={
             "in at least half": {"share": 0.5},
-            "to within half a point": {"by": -0.5},
+            **HALF_A_POINT,
             **SHARES,
             SMALL_STEP: {"others": (slow, "Scaf")},
             **readings,
@@ -74,15 +78,14 @@ def outperforms(who: str, page: str, slow: Point = SLOW, **readings: Mapping[str
     )
 
 
-@judging
-def steadiest(
-    rows: Rows, who: str, others: Sequence[str] = ("FGD", "Scaf"), **which: Any
+def steady(
+    rows: Rows, who: str = "FN", others: Sequence[str] = ("FGD", "Scaf"), **which: Any
 ) -> Comparisons:
-    """Over the last 20 rounds a method's accuracy changes by less from one round to the next than
-    that of the others, in the mean, in every one of some `cells`.
+    """at every epsilon DP-FedNew fluctuates the least: from round 50 on its accuracy changes less
+    from round to round than DP-FedGD's and DP-SCAFFOLD's
     """
 
-    def change(method: str, cell: Mapping[str, Any]) -> Sample:
+    def change(method: str, cell: Point) -> Sample:
         mine = rows.where(method=method, **cell)
         found = [mine("curve", round=at) for at in range(50, 71)]
         moves = [abs(two.values - one.values) for one, two in itertools.pairwise(found)]
@@ -94,26 +97,29 @@ def steadiest(
         yield below(change(who, cell), change(other, cell))
 
 
-def steady(figure: str, **readings: Mapping[str, Any]) -> Claim:
-    return Claim(
-        "steady",
-        "at every epsilon DP-FedNew fluctuates the least: from round 50 on its accuracy changes "
-        "less from round to round than DP-FedGD's and DP-SCAFFOLD's",
+def steady_in(figure: str, **readings: Mapping[str, Any]) -> Claim:
+    return claim(
         f"section 7, {figure}",
-        steadiest("FN"),
         note="the measure is ours: the mean absolute change; a method that no longer learns "
         "hardly changes either",
         readings={**SHARES, "at epsilon 0.1 alone": {"high": 0.2}, **readings},
-    )
+    )(steady)
 
 
-@judging
-def furthest_ahead(
-    rows: Rows, who: str, other: str | Point = "FGD", low: float = 1.0
+@claim(
+    "section 6.2, Figure 1",
+    note="the paper says slightly, at higher epsilons, in some cases; the case is, for every seed, "
+    f"chosen by the other seeds; {WHOLE}",
+    readings={
+        "at epsilon 10": {"low": 10.0},
+        "with shares of the noise": {"who": "Scaf_share"},
+        SMALL_STEP: {"other": SLOW},
+    },
+)
+def scaffold_some(
+    rows: Rows, who: str = "Scaf", other: str | Point = "FGD", low: float = 1.0
 ) -> Comparisons:
-    """From an epsilon on there is a cell where a method is ahead of another; it is, for every seed,
-    the one where it is furthest ahead in the mean of the other seeds.
-    """
+    """from epsilon 1 on DP-SCAFFOLD is ahead of DP-FedGD on some data at some epsilon"""
     gaps = [acc(rows, who, **cell) - acc(rows, other, **cell) for cell in cells(rows, low)]
     text = f"{TITLES[who]} minus DP-FedGD, the largest of {len(gaps)} cells"
     if gaps:
@@ -153,8 +159,8 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             note=f"{FROM_1}; of the points that are the best in the last 20 rounds",
             readings={
                 "at every epsilon": {"low": 0.0},
-                "to within half a point": {"by": -0.5},
-                "at round 5 alone": {"rounds": (5,)},
+                **HALF_A_POINT,
+                **ROUND_5,
                 TYPICALLY: mostly(method, "FGD"),
             },
         ),
@@ -166,7 +172,7 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             "holds",
             note=WHOLE,
             readings={
-                "with shares of the noise": {"other": "Scaf_share"},
+                **WITH_SHARES,
                 "by any margin": {"by": 0},
             },
         ),
@@ -177,24 +183,9 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             early("FGD", "Scaf", low=0.0),
             note=f"rounds 5 to 20 are ours; {WHOLE}",
             readings={
-                "with shares of the noise": {"other": "Scaf_share"},
-                "at round 5 alone": {"rounds": (5,)},
+                **WITH_SHARES,
+                **ROUND_5,
             },
         ),
         outperforms(method, figure),
     ]
-
-
-SOME_CASES = Claim(
-    "scaffold_some",
-    "from epsilon 1 on DP-SCAFFOLD is ahead of DP-FedGD on some data at some epsilon",
-    "section 6.2, Figure 1",
-    furthest_ahead("Scaf"),
-    note="the paper says slightly, at higher epsilons, in some cases; the case is, for every seed, "
-    f"chosen by the other seeds; {WHOLE}",
-    readings={
-        "at epsilon 10": {"low": 10.0},
-        "with shares of the noise": {"who": "Scaf_share"},
-        SMALL_STEP: {"other": SLOW},
-    },
-)

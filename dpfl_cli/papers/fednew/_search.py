@@ -10,19 +10,10 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from dpfl_cli.reproduction.api import (
-    Metric,
-    Run,
-    Runs,
-    Scale,
-    Search,
-    grid,
-)
+from dpfl_cli.reproduction.api import Metric, Run, Scale, Search, grid
 
 Values = Mapping[str, Any]
 Point = Mapping[str, Any]  # label -> value, of one point of a grid
-# labels of a search, its preset and what differs from that
-SearchSetting = tuple[Point, str, Values]
 
 # --- methods ----------------------------------------------------------------------------------
 
@@ -50,9 +41,10 @@ FIRST_ORDER = ("FGD", *SCAFFOLD)
 
 DAMPINGS = (0.01, 0.1, 1.0)
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
-SERVER_STEPS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+SERVER_STEPS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 SMALL_CLIPS = (0.03, 0.1, 1.0)  # at user level
 NEWTON_CLIPS = (*SMALL_CLIPS, 10.0)
+NEWTON_GRID = {"alpha": DAMPINGS, "rho": PENALTIES, "bound": DAMPINGS, "clip": NEWTON_CLIPS}
 KEYS = {  # label -> the config key that it sets
     "clients": "partitioner.clients",
     "eps": "dp.epsilon",
@@ -95,7 +87,8 @@ SMALLER_STEP, WIDER_STEPS = (0.1,), (300.0, 1000.0)
 BETWEEN_ON_ADULT = (5.0, 7.0)  # there 3 was DP-FedGD's best everywhere, and 10 the next
 WIDER_POINTS = ((0.01, 0.01, 0.001), (0.003, 0.003, 0.01), (0.001, 0.001, 0.001))
 WIDER_ADULT_POINTS = ((0.1, 10.0, 0.1), (0.1, 1.0, 0.01))
-TABLE_8_BOUNDS = (0.001, 10.0)  # beside a penalty of 1: both 0.01 and 1 were the best there
+# with smaller and larger bounds beside a penalty of 1: both 0.01 and 1 were the best there
+TABLE_8_TRIPLES = [(0.1, 1.0, 0.001), (0.1, 1.0, 10.0), *TRIPLES]
 STEPS_UP_TO = f"up to {SERVER_STEPS[-1]:g}, and at scale=paper up to {WIDER_STEPS[-1]:g} on images"
 GAMMAS = (0.1, 1.0)
 WIDER_GAMMAS = (0.001, 0.01, 10.0)  # 0.01 at first, of which and 1 both were the best
@@ -110,8 +103,7 @@ def search(
     method: str,
     scale: Scale,
     preset: str,
-    steps: Sequence[float] = SERVER_STEPS[2:],
-    bounds: Sequence[float] = (),
+    steps: Sequence[float] = SERVER_STEPS[1:],
     between: Sequence[float] = BETWEEN_ON_ADULT,
     triples: Sequence[tuple[float, float, float]] = TRIPLES,
 ) -> Iterator[Point]:
@@ -121,7 +113,6 @@ def search(
       steps: server steps of DP-FedGD and DP-FedFC.
       between: more server steps on Adult, at scale=paper.
       triples: more dampings, penalties and bounds of DP-FedNew, at scale=paper.
-      bounds: of curvature, more of them beside a damping of 0.1 and a penalty of 1, at scale=paper.
     """
     adult, wider = preset == "adult", scale == "paper"
     if scale == "smoke":
@@ -130,8 +121,7 @@ def search(
         steps = (*steps, *between) if adult else (*SMALLER_STEP, *steps, *WIDER_STEPS)
     if method in ("FN", "FN_FC"):
         usual, more = (ADULT_POINTS, WIDER_ADULT_POINTS) if adult else (IMAGE_POINTS, WIDER_POINTS)
-        whole = (*more, *((0.1, 1.0, bound) for bound in bounds), *triples)
-        for alpha, rho, bound in dict.fromkeys((*usual, *(whole if wider else ()))):
+        for alpha, rho, bound in dict.fromkeys((*usual, *more, *triples) if wider else usual):
             if scale != "quick" or adult or (alpha, rho, bound) != NEVER_BEST:
                 yield {"alpha": alpha, "rho": rho, "bound": bound}
     elif method == "FGD":
@@ -177,14 +167,17 @@ SMALL_FEMNIST = {
     "dp.delta": 1.0638e-04,
 }
 
-Tasks = Mapping[Scale, Mapping[str, tuple[str, Values]]]  # task -> preset, what differs from it
+# task, or number of clients -> preset, what differs from it
+Data = Mapping[Any, tuple[str, Values]]
+Tasks = Mapping[Scale, Data]
 HUNDRED = {"partitioner.clients": 100}
 TINY = {"tiny": ("fashion_mnist", PIXELS | {"partitioner.clients": 20})}
 IMAGES = {"cifar10": "cifar10", "fmnist": "fashion_mnist", "emnist": "emnist"}
+WHOLE_IMAGES: Data = {task: (preset, {}) for task, preset in IMAGES.items()}
 NARROW: Tasks = {
     "smoke": TINY,
     "quick": {"adult": ("adult", {}), "fmnist_small": ("fashion_mnist", SMALL | HUNDRED)},
-    "paper": {"adult": ("adult", {})} | {task: (preset, {}) for task, preset in IMAGES.items()},
+    "paper": {"adult": ("adult", {}), **WHOLE_IMAGES},
 }
 BROAD: Tasks = {
     "smoke": TINY,
@@ -218,7 +211,7 @@ DIFFERING: Tasks = {  # clients that differ: 500 (section 6.1), and few with a c
 OF_IMAGES: Tasks = {  # a client of 500 is protected: 12 images each at quick
     "smoke": TINY,
     "quick": {"fmnist_small": ("fashion_mnist", SMALL)},
-    "paper": {task: (preset, {}) for task, preset in IMAGES.items()},
+    "paper": WHOLE_IMAGES,
 }
 OF_WIDE_IMAGES: Tasks = {
     "smoke": TINY,
@@ -237,11 +230,6 @@ LEFT_OUT = {  # where clients differ, DP-FedNew is for the synthetic ones, DP-Fe
     **dict.fromkeys(("FN", "FN_off"), FEDERATED),
     **dict.fromkeys(("FN_FC", "FN_FC_off"), SYNTHETIC),
 }
-
-
-def on(tasks: Tasks) -> Callable[[Scale], list[SearchSetting]]:
-    """Every task of a scale."""
-    return lambda scale: [({"task": task}, *data) for task, data in tasks[scale].items()]
 
 
 # --- runs -------------------------------------------------------------------------------------
@@ -288,42 +276,13 @@ def reduced(run: Run) -> Values:
     return {**HALF, **FEWER[run.overrides[0].rpartition("/")[2]], "dp.epsilon": epsilon}
 
 
-def checked(
-    methods: Sequence[str], places: Iterable[SearchSetting], epsilons: Sequence[float]
-) -> list[Point]:
-    """The cells that are checked by whole grids at full size: the first method's in its first and
-    its last place, and the first place of the last method that is not DP-SCAFFOLD, each at the
-    middle epsilon.
-    """
-    first, last = methods[0], [one for one in methods if one not in SCAFFOLD][-1]
-    known, found = [place for place, *_ in places], list[Point]()
-    for method, chosen in ((first, (0, -1)), (last, (0,))):
-        here = [one for one in known if one.get("task") not in LEFT_OUT.get(method, ())]
-        cells = ({"method": method, **here[end]} for end in chosen)
-        found += (cell | {"eps": epsilons[len(epsilons) // 2]} for cell in cells)
-    return [cell for place, cell in enumerate(found) if cell not in found[:place]]
-
-
-def whole_grid(over: Sequence[str]) -> Iterator[Point]:
-    """DP-FedNew's grid over these labels; nothing of other methods, whose searches take theirs."""
-    if tuple(over[:2]) == ("alpha", "rho"):
-        ends = {"bound": DAMPINGS, "clip": NEWTON_CLIPS}[over[2]]
-        yield from grid(alpha=DAMPINGS, rho=PENALTIES, **{over[2]: ends})
-
-
-def staged(
-    whole: Sequence[Point],
-    always: Sequence[Point] = (),
-    keep: int = 3,
-    beyond: Callable[[], Runs] = lambda: iter(()),
-) -> Search:
+def staged(whole: Sequence[Point], always: Sequence[Point], **more: Any) -> Search:
     """A search at scale=paper, with whole grids as a check."""
     return Search(
         reduced=reduced,
         note="35 of 70 rounds and a third of the training records, with the noise a round of the "
         "full size",
-        keep=keep,
         whole=whole,
-        beyond=beyond,
         always=always,
+        **more,
     )

@@ -36,93 +36,86 @@ USER_LEVEL: Methods = {
     "Scaf": ("scaffold", SENT | WHOLE_SHARE),
     "Scaf_share": ("scaffold", SENT | SHARE),
 }
-# wider at scale=paper, where ends were the best at quick
+# wider at scale=paper, where ends were the best at quick, and of those to 30 the largest again
 SERVER_STEPS = {
     "smoke": (1.0, 3.0),
     "quick": (0.3, 1.0, 3.0, 10.0),
-    "paper": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+    "paper": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
 }
 FEDFC_STEPS = {
     "smoke": (1.0,),
     "quick": (0.3, 1.0, 3.0),
-    "paper": (0.3, 1.0, 3.0, 10.0, 30.0),
+    "paper": (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
 }
 WIDER_CLIP = 3.0  # where DP-FedNew's smallest dampings win, so does the largest of the clip norms
-# The largest of those steps were the best and, where clients do not differ, DP-FedNew's smallest
-# damping: both grids go on.
-LARGEST_STEPS, SMALLEST_DAMPINGS = (100.0, 300.0), (0.0003, 0.0001)
+# Server steps of 30 were the best and, where clients do not differ, DP-FedNew's smallest damping:
+# both grids go on.
+SMALLEST_DAMPINGS = (0.0003, 0.0001)
+LENGTHS = {  # of 5 local steps at scale=paper, where clients differ or not
+    True: (4.0, 16.0, 64.0),
+    False: (2.0, 8.0, 32.0, 128.0, 512.0, 2048.0, 8192.0),
+}
 # and where clients do not differ, clip norms go on with the steps that go with them
 SMALLER_CLIP, LARGER_CLIP = 0.01, 10.0
 WITH_SMALLER_CLIP = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 
 
-def _further(method: str, adult: bool, differ: bool) -> Iterator[Point]:
-    """Beyond the other points at scale=paper, for the ends of those were the best; where clients
-    differ, DP-SCAFFOLD's alone.
-    """
-    if method in SCAFFOLD:
-        # of clip norms the smallest was the best nearly everywhere: 0.01, then 0.001
-        lengths = (4.0, 16.0, 64.0) if differ else (8.0, 32.0, 128.0, 512.0, 2048.0, 8192.0)
-        yield from grid(steps=5, length=lengths, clip=(SMALLER_CLIP, 0.003, 0.001, 0.0003, 0.0001))
-        if not differ:
-            yield from grid(steps=20, length=lengths[1:4], clip=0.03)
-    elif differ:
-        return
-    elif method == "FGD":
-        yield from grid(eta=WITH_SMALLER_CLIP, clip=SMALLER_CLIP)
-        yield {"eta": 1000.0, "clip": 0.03}
-    elif method == "FFC":
-        yield from grid(eta=WITH_SMALLER_CLIP, gamma=1.0, feature_clip=1.0, clip=SMALLER_CLIP)
-        yield from grid(eta=WITH_SMALLER_CLIP[2:], gamma=10.0, feature_clip=1.0, clip=0.03)
-        yield {"eta": 1000.0, "gamma": 1.0, "feature_clip": 1.0, "clip": 0.03}
-    else:
-        pairs = [*product((0.00003, 0.00001), (0.1, 1.0, 3.0))]
-        pairs += product((0.01, 0.001, *SMALLEST_DAMPINGS), (LARGER_CLIP,))
-        pairs += product((0.01, 0.001, SMALLEST_DAMPINGS[0]), (SMALLER_CLIP,))
-        for damping, clip in pairs:
-            yield {"alpha": damping, "rho": damping, "clip": clip}
-        if adult:  # there the largest damping was the best
-            yield from grid(alpha=1.0, rho=(0.01, 0.1), clip=SMALL_CLIPS)
-            yield {"alpha": 1.0, "rho": 1.0, "clip": 1.0}
-
-
 def points(method: str, scale: Scale, preset: str, further: bool = True) -> Iterator[Point]:
-    """The points of a method's grid at user level that are searched.
+    """The points of a method's grid at user level that are searched; at scale=paper also those
+    beyond, for the ends of the others were the best, and where clients differ DP-SCAFFOLD's alone.
 
     Args:
-      further: with what is beyond at scale=paper, which wide features, whose runs take long, leave
-        out.
+      further: with those beyond, which wide features, whose runs take long, leave out.
     """
     adult, wider = preset == "adult", scale == "paper"
     differ = preset in ("federated_emnist", "synthetic")
-    steps, smallest = LARGEST_STEPS if wider else (), () if differ else SMALLEST_DAMPINGS
+    further = further and wider
+    beyond = further and not differ
     clips = SMALL_CLIPS if wider or (adult and scale == "quick") else SMALL_CLIPS[1:]
     if method == "FGD":
-        yield from grid(eta=(*SERVER_STEPS[scale], *steps), clip=clips)
+        yield from grid(eta=SERVER_STEPS[scale], clip=clips)
+        if beyond:
+            yield from grid(eta=WITH_SMALLER_CLIP, clip=SMALLER_CLIP)
+            yield {"eta": 1000.0, "clip": 0.03}
     elif method == "FFC":
-        gammas, steps = (0.01, *GAMMAS) if wider else GAMMAS, (*FEDFC_STEPS[scale], *steps)
-        yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, clip=clips)
+        gammas = (0.01, *GAMMAS) if wider else GAMMAS
+        yield from grid(eta=FEDFC_STEPS[scale], gamma=gammas, feature_clip=1.0, clip=clips)
+        if beyond:
+            yield from grid(eta=WITH_SMALLER_CLIP, gamma=1.0, feature_clip=1.0, clip=SMALLER_CLIP)
+            yield from grid(eta=WITH_SMALLER_CLIP[2:], gamma=10.0, feature_clip=1.0, clip=0.03)
+            yield {"eta": 1000.0, "gamma": 1.0, "feature_clip": 1.0, "clip": 0.03}
     elif method in SCAFFOLD:
-        long = 2.0 if differ else 1.0
-        longer = (2, 8, 32) if differ else (2, 8, 32, 128, 512, 2048, 8192)
-        more = [(1, 0.5), *((5, times * long) for times in longer)] if wider else []
-        local = [(1, 1.0), (5, long), *more]
+        local, lengths = [(1, 1.0), (5, 2.0 if differ else 1.0)], LENGTHS[differ]
+        if wider:
+            local += [(1, 0.5), *((5, length) for length in lengths)]
         for clip, (steps, length) in product(clips, local):
             yield {"steps": steps, "length": length, "clip": clip}
+        if further:
+            # of clip norms the smallest was the best nearly everywhere: 0.01, then 0.001
+            longer, clips = lengths if differ else lengths[1:], (SMALLER_CLIP, 0.003, 0.001)
+            yield from grid(steps=5, length=longer, clip=(*clips, 0.0003, 0.0001))
+        if beyond:
+            yield from grid(steps=20, length=lengths[2:5], clip=0.03)
     else:
         penalties = {"smoke": (1.0,), "quick": (0.01, 0.1), "paper": (0.01, 0.1, 1.0)}[scale]
         if adult and scale == "quick":  # elsewhere the largest was the best nowhere
             penalties = (0.01, 0.1, 1.0)
-        triples = [*product((0.1,), penalties, clips)]
+        triples, pairs = [*product((0.1,), penalties, clips)], list[tuple[float, float]]()
         if wider:
             # elsewhere checks of whole grids found nothing better by more than 0.03 points
             triples += product(DAMPINGS, PENALTIES, NEWTON_CLIPS) if differ else ()
-            beside = product((0.01, 0.001, *smallest), (*clips, WIDER_CLIP))
-            triples += ((damping, damping, clip) for damping, clip in beside)
+            smallest = () if differ else SMALLEST_DAMPINGS
+            pairs += product((0.01, 0.001, *smallest), (*clips, WIDER_CLIP))
+        if beyond:
+            pairs += product((0.00003, 0.00001), (0.1, 1.0, 3.0))
+            pairs += product((0.01, 0.001, *SMALLEST_DAMPINGS), (LARGER_CLIP,))
+            pairs += product((0.01, 0.001, SMALLEST_DAMPINGS[0]), (SMALLER_CLIP,))
+        triples += ((damping, damping, clip) for damping, clip in pairs)
+        if beyond and adult:  # there the largest damping was the best
+            triples += product((1.0,), (0.01, 0.1), SMALL_CLIPS)
+            triples += ((1.0, 1.0, 1.0),)
         for alpha, rho, clip in dict.fromkeys(triples):
             yield {"alpha": alpha, "rho": rho, "clip": clip}
-    if further and wider:
-        yield from _further(method, adult, differ)
 
 
 at_user_level = partial(compared, points=points, level=USER_LEVEL, keep=3)

@@ -3,12 +3,13 @@ narrow features of images, on clients that differ and on Adult.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WHOLE, WIDER
+from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, WHOLE
 from dpfl_cli.papers.fednew._claims import (
+    HALF_A_POINT,
     SLOW,
     SMALL_STEP,
     acc,
@@ -20,7 +21,6 @@ from dpfl_cli.papers.fednew._claims import (
 from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._conclusions import outperforms
 from dpfl_cli.papers.fednew._search import (
-    EPSILONS,
     FEW_ADULTS,
     FIRST_ORDER,
     OF_DIFFERING,
@@ -29,9 +29,9 @@ from dpfl_cli.papers.fednew._search import (
     SMALL,
     SMALL_FEMNIST,
     STEPS_UP_TO,
-    TABLE_8_BOUNDS,
+    TABLE_8_TRIPLES,
+    Data,
     Point,
-    SearchSetting,
     Values,
     search,
 )
@@ -40,7 +40,6 @@ from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
     Rows,
-    Scale,
     between,
     claim,
     each_seed,
@@ -52,37 +51,15 @@ BOTH = ("FN", *ONE)
 
 # --- artifacts --------------------------------------------------------------------------------
 
-# numbers of clients at a scale, and what differs from the preset there
-ByScale = Mapping[Scale, tuple[Sequence[int], Values]]
 
+def dealt(preset: str, counts: Sequence[int], values: Values) -> Data:
+    """To these numbers of clients; federated EMNIST by class, to 47 one each."""
 
-def by_clients(
-    number: int,
-    methods: Sequence[str],
-    preset: str,
-    data: ByScale,
-    *own: Any,
-    epsilons: Mapping[str, Sequence[float]] = EPSILONS,
-    **more: Any,
-) -> Artifact:
-    """A table of accuracies against the number of clients."""
+    def shards(count: int) -> Values:
+        few = {"partitioner.shards_per_client": 1 if count == 47 else 2}
+        return few if preset == "federated_emnist" else {}
 
-    def places(scale: Scale) -> Iterator[SearchSetting]:
-        counts, values = data[scale]
-        for count in counts:
-            dealt = {"partitioner.shards_per_client": 1 if count == 47 else 2}
-            differ = dealt if preset == "federated_emnist" else {}
-            yield {"clients": count}, preset, {**values, **differ}
-
-    return compared(
-        f"Table {number}",
-        methods,
-        places,
-        *own,
-        side=["clients"],
-        epsilons=epsilons,
-        **more,
-    )
+    return {count: (preset, {**values, **shards(count)}) for count in counts}
 
 
 def on_images(
@@ -110,14 +87,17 @@ def on_images(
         "search, 2 epsilons, 2 numbers of clients",
         of_paper,
     )
-    return by_clients(
-        number,
+    return compared(
+        f"Table {number}",
         methods,
-        preset,
-        {"smoke": ([fewest], PIXELS), "quick": ([fewest, 100], quick), "paper": (many, paper)},
+        {
+            "smoke": dealt(preset, [fewest], PIXELS),
+            "quick": dealt(preset, [fewest, 100], quick),
+            "paper": dealt(preset, many, paper),
+        },
         notes_of_sizes,
         minutes,
-        notes=[FEATURES, OURS, WIDER],
+        notes=[FEATURES],
         **own,
     )
 
@@ -128,7 +108,7 @@ def on_images(
 @claim(
     "section 6.4, Table 4",
     readings={
-        "to within half a point": {"by": -0.5},
+        **HALF_A_POINT,
         SMALL_STEP: {"others": ("FFC", SLOW, "Scaf")},
     },
 )
@@ -138,12 +118,12 @@ def switch_low(
     """below epsilon 0.7 DP-FedNew or DP-FedNew-FC is the best beside DP-FedFC, DP-FedGD and
     DP-SCAFFOLD
     """
+
+    def best(one: Rows, methods: Sequence[str | Point], cell: Point) -> float:
+        return max(acc(one, method, **cell).mean for method in methods)
+
     for cell in cells(rows, high=0.7):
-        ours, theirs = (
-            [max(acc(one, name, **cell).mean for name in names) for one in rows.by_seed()]
-            for names in (BOTH[:2], others)
-        )
-        ahead = [one - two > by for one, two in zip(ours, theirs, strict=True)]
+        ahead = (best(one, BOTH[:2], cell) - best(one, others, cell) > by for one in rows.by_seed())
         where = f"epsilon {cell['eps']}, {cell['clients']} clients"
         yield each_seed(ahead, f"DP-FedNew or DP-FedNew-FC is the best at {where}")
 
@@ -155,7 +135,7 @@ table4 = on_images(
     SMALL,
     {},
     (0.4, 50),
-    seeds=(2, 5),
+    quick_seeds=2,
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over "
     "64 features of Fashion-MNIST, dealt at random to 20 to 500 clients, each with the best point "
@@ -172,7 +152,7 @@ table4 = on_images(
             "section 6.4, Table 4",
             ahead("FFC", ("FN", "FN_FC", "FGD", "Scaf"), low=0.7),
             readings={
-                "to within half a point": {"by": -0.5},
+                **HALF_A_POINT,
                 SMALL_STEP: {"other": ("FN", "FN_FC", SLOW, "Scaf")},
             },
         ),
@@ -181,14 +161,14 @@ table4 = on_images(
 
 # --- Table 5: clients that differ -------------------------------------------------------------
 
-table5 = by_clients(
-    5,
+BY_CLASS = "federated_emnist"
+table5 = compared(
+    "Table 5",
     ONE,
-    "federated_emnist",
     {
-        "smoke": ((47,), {"dataset.train_records": 470, "dataset.test_records": 94}),
-        "quick": ((47, 200), SMALL_FEMNIST),
-        "paper": ((47, 500, 1000), {}),
+        "smoke": dealt(BY_CLASS, [47], {"dataset.train_records": 470, "dataset.test_records": 94}),
+        "quick": dealt(BY_CLASS, (47, 200), SMALL_FEMNIST),
+        "paper": dealt(BY_CLASS, (47, 500, 1000), {}),
     },
     (
         "9400 training and 2350 test images, delta 1 / 9400, 70 rounds; a scaled-down search, "
@@ -197,7 +177,6 @@ table5 = by_clients(
     ),
     (0.8, 75),
     part="5 of 9 epsilons, 3 of 5 numbers of clients",
-    seeds=(1, 3),
     epsilons=OF_DIFFERING,
     title="Test accuracy on federated EMNIST (MNIST and Fashion-MNIST stand in) after the last "
     "round, record level, at most two classes a client",
@@ -230,12 +209,10 @@ table5 = by_clients(
             "in the paper's table from 55.8 with 47 clients to 12.8 with 1000; what might explain "
             "it stands on table10's page",
             ", in Table 5 by up to 6.1, from 54.8 to 60.9 at epsilon 8",
-            scaffold_shares="open",
-            fedgd_clients="open",
-            fedfc_new_flat="open",
+            prior="open",
         ),
     ],
-    notes=[CLIENTS_DIFFER, "delta is one over the number of training records.", OURS, WIDER],
+    notes=[CLIENTS_DIFFER, "delta is one over the number of training records."],
 )
 
 # --- Table 8: Adult ---------------------------------------------------------------------------
@@ -269,21 +246,20 @@ def near(
 
 
 AHEAD = "from epsilon 1 on DP-FedNew is more than one point ahead of DP-FedGD"
-table8 = by_clients(
-    8,
+table8 = compared(
+    "Table 8",
     BOTH,
-    "adult",
     {
-        "smoke": ((10,), FEW_ADULTS),
-        "quick": ((10, 100, 500), {}),
-        "paper": ((10, 100, 250, 500), {}),
+        "smoke": dealt("adult", [10], FEW_ADULTS),
+        "quick": dealt("adult", (10, 100, 500), {}),
+        "paper": dealt("adult", (10, 100, 250, 500), {}),
     },
     (
         "all records and 70 rounds; a scaled-down search, 2 epsilons, 3 numbers of clients",
         "9 epsilons, 4 numbers of clients; a staged search",
     ),
     (0.9, 33),
-    points=partial(search, steps=SERVER_STEPS[2:6], bounds=TABLE_8_BOUNDS),
+    points=partial(search, steps=SERVER_STEPS[1:5], triples=TABLE_8_TRIPLES),
     title="Test accuracy on Adult after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on Adult, dealt at "
     "random to 10 to 500 clients, each with the best point of its grid for every number of "
@@ -327,5 +303,5 @@ table8 = by_clients(
         ),
         near,
     ],
-    notes=[ADULT, OURS, WIDER],
+    notes=[ADULT],
 )

@@ -67,9 +67,10 @@ def share(rows: Rows) -> float:
     return rows.value("seconds") / whole.value("total")
 
 
-def places(rows: Rows) -> Iterator[Point]:
-    """All data with every epsilon."""
-    return grid(task=rows.choices("task"), eps=rows.choices("eps"))
+def places(rows: Rows, only: Sequence[str] = (), but: str = "") -> Iterator[Point]:
+    """All data, or some, with every epsilon."""
+    tasks = [one for one in rows.choices("task") if one != but and (not only or one in only)]
+    return grid(task=tasks, eps=rows.choices("eps"))
 
 
 def said(place: Point) -> str:
@@ -95,8 +96,7 @@ def within(
     """DP-FedNew has the final accuracy of the other methods in this share of its own time, on all
     data or some.
     """
-    some = [place for place in places(rows) if not only or place["task"] in only]
-    for place, other in product(some, others):
+    for place, other in product(places(rows, only), others):
         soon = (
             until(one, other, place) < share * one.value(time, method="FN", **at, **place)
             for one in rows.by_seed()
@@ -175,10 +175,9 @@ def time_first_order(rows: Rows) -> Comparisons:
 )
 def covariance(rows: Rows, part: float = 0.5, but: str = "") -> Comparisons:
     """DP-FedNew-FC computes less than half as long as DP-FedNew"""
-    for place in places(rows):
-        if place["task"] != but:
-            whole = rows("total", method="FN", **place)
-            yield below(rows("total", method="FN_FC", **place), part * whole)
+    for place in places(rows, but=but):
+        whole = rows("total", method="FN", **place)
+        yield below(rows("total", method="FN_FC", **place), part * whole)
 
 
 @claim(
@@ -190,9 +189,8 @@ def covariance(rows: Rows, part: float = 0.5, but: str = "") -> Comparisons:
 )
 def most_expensive(rows: Rows, others: Sequence[str] = METHODS[1:], but: str = "") -> Comparisons:
     """DP-FedNew computes the longest of all methods"""
-    for place, other in product(places(rows), others):
-        if place["task"] != but:
-            yield below(*rows.each("total", method=(other, "FN"), **place))
+    for place, other in product(places(rows, but=but), others):
+        yield below(*rows.each("total", method=(other, "FN"), **place))
 
 
 @claim(
@@ -206,7 +204,7 @@ def scaffold_varies(rows: Rows, only: Sequence[str] = ()) -> Comparisons:
     shortest"""
     for task in rows.choices("task"):
         if not only or task in only:
-            own = [{**place, "method": "Scaf"} for place in places(rows) if place["task"] == task]
+            own = [{**place, "method": "Scaf"} for place in places(rows, [task])]
             times = ([one.value("total", **place) for place in own] for one in rows.by_seed())
             yield each_seed((max(one) > 2 * min(one) for one in times), f"DP-SCAFFOLD's, {task}")
 

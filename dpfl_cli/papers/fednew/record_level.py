@@ -3,8 +3,9 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WIDER
+from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES
 from dpfl_cli.papers.fednew._claims import (
+    FOUR_POINTS,
     SLOW,
     SMALL_STEP,
     acc,
@@ -13,11 +14,10 @@ from dpfl_cli.papers.fednew._claims import (
     beats,
     cells,
     gap,
-    judging,
     level_with,
 )
 from dpfl_cli.papers.fednew._compared import compared
-from dpfl_cli.papers.fednew._conclusions import SOME_CASES, beside_first_order, steady
+from dpfl_cli.papers.fednew._conclusions import beside_first_order, scaffold_some, steady_in
 from dpfl_cli.papers.fednew._search import (
     BROAD,
     DIFFERING,
@@ -33,11 +33,10 @@ from dpfl_cli.papers.fednew._search import (
     SYNTHETIC,
     Methods,
     Point,
-    on,
     search,
     search_of_wide,
 )
-from dpfl_cli.reproduction.api import Claim, Comparisons, Rows, Scale, below
+from dpfl_cli.reproduction.api import Claim, Comparisons, Rows, Scale, below, claim
 
 NARROW_NOTES = (
     "Adult with 500 clients and all records; 6000 images with 100 clients; grids, epsilons and "
@@ -61,19 +60,14 @@ STEPS = (
 fig1 = compared(
     "Figure 1",
     ("FN", *FIRST_ORDER),
-    on(NARROW),
+    NARROW,
     NARROW_NOTES,
     (0.5, 20),
     title="Test accuracy against rounds, record level, narrow features",
     shows="DP-FedNew, DP-FedGD and DP-SCAFFOLD round by round on Adult and on 64 features of "
     f"images, dealt at random, {STEPS}",
-    claims=[*beside_first_order("Figure 1", "FN"), SOME_CASES, steady("Figure 1")],
-    notes=[
-        ADULT,
-        FEATURES,
-        OURS,
-        WIDER,
-    ],
+    claims=[*beside_first_order("Figure 1", "FN"), scaffold_some, steady_in("Figure 1")],
+    notes=[ADULT, FEATURES],
 )
 COMPONENTS = {"dataset.components": 64}
 NARROWED: Methods = {  # the methods of Figure 1, on its features
@@ -89,18 +83,34 @@ def also_narrow(method: str, scale: Scale, preset: str) -> Iterator[Point]:
         yield from whole(method.removesuffix("_narrow"), scale, preset)
 
 
-@judging
-def wide_above(rows: Rows, low: float = 8.0, methods: Sequence[str] = (*NARROWED,)) -> Comparisons:
-    """From an epsilon on each method is more accurate on wide features than on narrow ones."""
+@claim(
+    "section 6.2, Figure 5",
+    note="the paper says overall and higher epsilons; DP-FedNew-FC beside Figure 1's DP-FedNew. "
+    "The paper's wide features are another network's, ours the same one's before principal "
+    "components are taken",
+    readings={
+        "at epsilon 10 alone": {"low": 10.0},
+        "DP-FedNew alone": {"methods": ("FN_narrow",)},
+        "at every epsilon": {"low": 0.0},
+    },
+)
+def above_narrow(
+    rows: Rows, low: float = 8.0, methods: Sequence[str] = (*NARROWED,)
+) -> Comparisons:
+    """at epsilon 8 and 10 every method is more accurate than in Figure 1, with narrow features"""
     for method, cell in itertools.product(methods, cells(rows, low)):
         wide = {"FN_narrow": "FN_FC"}.get(method, method.removesuffix("_narrow"))
         yield beats(acc(rows, wide, **cell), acc(rows, method, **cell), 0)
 
 
-@judging
-def narrower_gap(rows: Rows, low: float = 8.0) -> Comparisons:
-    """From an epsilon on DP-FedNew is less far ahead of DP-FedGD on wide features than on narrow
-    ones.
+@claim(
+    "section 6.2, Figure 5",
+    note="the paper names no epsilon",
+    readings={"at every epsilon": {"low": 0.0}},
+)
+def gap_shrinks(rows: Rows, low: float = 8.0) -> Comparisons:
+    """at epsilon 8 and 10 DP-FedNew-FC is less far ahead of DP-FedGD than DP-FedNew is in Figure 1,
+    with narrow features
     """
     for cell in cells(rows, low):
         wide = acc(rows, "FN_FC", **cell) - acc(rows, "FGD", **cell)
@@ -111,11 +121,10 @@ def narrower_gap(rows: Rows, low: float = 8.0) -> Comparisons:
 fig5 = compared(
     "Figure 5",
     ("FN_FC", *NARROWED, *FIRST_ORDER),
-    on(BROAD),
+    BROAD,
     BROAD_NOTES,
     (0.7, 90),
     part=OF_SIX,
-    seeds=(1, 3),
     epsilons=OF_WIDE,
     longer_from=LONGER_FROM,
     points=also_narrow,
@@ -125,42 +134,20 @@ fig5 = compared(
     f"dealt at random, {STEPS} Beside them, in tables alone, stand the methods of fig1 on its 64 "
     "features.",
     claims=[
-        Claim(
-            "above_narrow",
-            "at epsilon 8 and 10 every method is more accurate than in Figure 1, with narrow "
-            "features",
-            "section 6.2, Figure 5",
-            wide_above(),
-            note="the paper says overall and higher epsilons; DP-FedNew-FC beside Figure 1's "
-            "DP-FedNew. The paper's wide features are another network's, ours the same one's "
-            "before principal components are taken",
-            readings={
-                "at epsilon 10 alone": {"low": 10.0},
-                "DP-FedNew alone": {"methods": ("FN_narrow",)},
-                "at every epsilon": {"low": 0.0},
-            },
-        ),
+        above_narrow,
         *beside_first_order("Figure 5", "FN_FC"),
-        Claim(
-            "gap_shrinks",
-            "at epsilon 8 and 10 DP-FedNew-FC is less far ahead of DP-FedGD than DP-FedNew is in "
-            "Figure 1, with narrow features",
-            "section 6.2, Figure 5",
-            narrower_gap(),
-            note="the paper names no epsilon",
-            readings={"at every epsilon": {"low": 0.0}},
-        ),
+        gap_shrinks,
         Claim(
             "overlap",
             "at epsilon 0.1 and 0.5 DP-FedNew-FC ends within 2 points of DP-FedGD",
             "section 6.2, Figure 5",
             level_with("FN_FC", "FGD", 2, high=0.6),
             note="the paper says that the curves overlap at lower epsilons; 2 points are ours",
-            readings={"within 4 points": {"within": 4}, "at epsilon 0.5 alone": {"low": 0.4}},
+            readings={**FOUR_POINTS, "at epsilon 0.5 alone": {"low": 0.4}},
         ),
         *gap("section 6.2, Figure 5", "in Tables 10 and 11 by 3.1 points or more"),
     ],
-    notes=[FEATURES, OURS, WIDER],
+    notes=[FEATURES],
 )
 
 # --- Figure 2: clients that differ ------------------------------------------------------------
@@ -204,7 +191,7 @@ def on_emnist(end: str, tasks: Sequence[str], clients: str) -> list[Claim]:
             place,
             level_with("FN_FC", "FGD", 2, high=0.2, task=tasks),
             note=f"the paper says at par, 2 points are ours; in its Table 5 {OF_TABLE_5[end][0]}",
-            readings={"within 4 points": {"within": 4}, SMALL_STEP: {"other": SLOW}},
+            readings={**FOUR_POINTS, SMALL_STEP: {"other": SLOW}},
         ),
         Claim(
             f"femnist_high{end}",
@@ -227,11 +214,10 @@ def on_emnist(end: str, tasks: Sequence[str], clients: str) -> list[Claim]:
 fig2 = compared(
     "Figure 2",
     ("FN", "FN_FC", *FIRST_ORDER),
-    on(DIFFERING),
+    DIFFERING,
     differing("epsilon 0.1, 0.5, 1, 3 and 10, the paper's without 2"),
     (1.5, 51),
     part="5 of 6 epsilons",
-    seeds=(1, 3),
     epsilons=OF_DIFFERING,
     title="Test accuracy against rounds, record level, clients that differ",
     shows="On federated EMNIST each of 500 clients holds one class or two, and every one of 47 "
@@ -263,10 +249,10 @@ fig2 = compared(
             "section 6.3, Figure 2",
             level_with("FN", "FGD", 2, low=10.0, task=SYNTHETIC),
             note="the paper says that the curves nearly overlap; 2 points are ours",
-            readings={"within 4 points": {"within": 4}, SMALL_STEP: {"other": SLOW}},
+            readings={**FOUR_POINTS, SMALL_STEP: {"other": SLOW}},
         ),
     ],
-    notes=[TWO_READINGS, CLIENTS_DIFFER, TESTED, OURS, WIDER],
+    notes=[TWO_READINGS, CLIENTS_DIFFER, TESTED],
 )
 
 # --- Figures 9 and 10: beside DP-FedFC, which sends the covariance of the features ------------
@@ -291,7 +277,7 @@ def no_worse(method: str, source: str, note: str) -> Claim:
 fig9 = compared(
     "Figure 9",
     ("FN", "FFC"),
-    on(NARROW),
+    NARROW,
     NARROW_NOTES,
     (0.2, 11),
     title="Test accuracy of DP-FedNew and DP-FedFC against rounds, record level, narrow features",
@@ -312,16 +298,15 @@ fig9 = compared(
             level_with("FN", "FFC", 1, low=1.0),
         ),
     ],
-    notes=[ADULT, FEATURES, OURS, WIDER],
+    notes=[ADULT, FEATURES],
 )
 fig10 = compared(
     "Figure 10",
     ("FN_FC", "FFC"),
-    on(BROAD),
+    BROAD,
     BROAD_NOTES,
     (1, 52),
     part=OF_SIX,
-    seeds=(1, 3),
     epsilons=OF_WIDE,
     points=search_of_wide,
     title="Test accuracy of DP-FedNew-FC and DP-FedFC against rounds, record level, wide features",
@@ -335,5 +320,5 @@ fig10 = compared(
             "in the paper's Tables 10 and 11 it is up to 2.0 and 2.4 behind with 500 clients",
         )
     ],
-    notes=[FEATURES, OURS, WIDER],
+    notes=[FEATURES],
 )

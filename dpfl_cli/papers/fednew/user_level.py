@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, TITLES, WHOLE, WIDER
+from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, TITLES, WHOLE
 from dpfl_cli.papers.fednew._claims import (
     FROM_1,
     OF_ROUND_15,
+    ROUND_5,
     SLOW,
     SOON,
     TYPICALLY,
+    WITH_SHARES,
     acc,
     ahead,
     all_of,
@@ -22,7 +24,7 @@ from dpfl_cli.papers.fednew._claims import (
     mostly,
     reaches,
 )
-from dpfl_cli.papers.fednew._conclusions import outperforms, steady
+from dpfl_cli.papers.fednew._conclusions import outperforms, steady_in
 from dpfl_cli.papers.fednew._search import (
     DIFFERING,
     FEDERATED_47,
@@ -34,7 +36,6 @@ from dpfl_cli.papers.fednew._search import (
     OF_WIDE_IMAGES,
     SYNTHETIC,
     Tasks,
-    on,
 )
 from dpfl_cli.papers.fednew._user_search import at_user_level, points
 from dpfl_cli.papers.fednew.record_level import (
@@ -61,7 +62,7 @@ FIGURE_3, OFF = "section 6.2, Figure 3", {"without duals": {"who": "FN_off"}}
 fig3 = at_user_level(
     "Figure 3",
     ("FN", "FN_off", *FIRST_ORDER),
-    on(OF_ALL),
+    OF_ALL,
     (
         "Adult whole, and 500 clients with 12 images of Fashion-MNIST each, delta 1 / 6000; 70 "
         "rounds, a scaled-down search, 2 epsilons",
@@ -112,7 +113,7 @@ fig3 = at_user_level(
             readings={
                 "at every epsilon": {"low": 0.0},
                 "without duals": {"who": "FN_off"},
-                "at round 5 alone": {"rounds": (5,)},
+                **ROUND_5,
                 TYPICALLY: mostly("FN", "FGD"),
             },
         ),
@@ -122,10 +123,10 @@ fig3 = at_user_level(
             FIGURE_3,
             ahead("FN", "Scaf", by=1),
             note=f"{WHOLE}; one point is ours, and section 6.2 says it of low epsilons above all",
-            readings={"with shares of the noise": {"other": "Scaf_share"}},
+            readings=WITH_SHARES,
         ),
         outperforms("FN", "Figure 3", SLOW_AND_SHORT, **OFF),
-        steady("Figure 3", **OFF),
+        steady_in("Figure 3", **OFF),
         Claim(
             "scaffold_shares",
             "with shares of the noise too DP-SCAFFOLD is more than one point behind DP-FedNew",
@@ -158,8 +159,6 @@ fig3 = at_user_level(
         FEATURES,
         "The smallest clip norm is 0.03 on Adult and 0.1 on images at quick, 0.01 at scale=paper "
         "(DP-SCAFFOLD's 0.001): nothing smaller is in the grid.",
-        OURS,
-        WIDER,
     ],
 )
 
@@ -199,7 +198,7 @@ def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Cl
             place,
             ahead(method, "Scaf", high=10, task=tasks),
             note=WHOLE,
-            readings={"with shares of the noise": {"other": "Scaf_share"}, "without duals": off},
+            readings={**WITH_SHARES, "without duals": off},
         ),
         Claim(
             f"scaffold_high_{name}",
@@ -216,7 +215,7 @@ def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Cl
             "epsilon",
             place,
             early(method, "FGD", low=0, task=tasks),
-            readings={"without duals": off, "at round 5 alone": {"rounds": (5,)}},
+            readings={"without duals": off, **ROUND_5},
         ),
     ]
 
@@ -224,11 +223,10 @@ def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Cl
 fig6 = at_user_level(
     "Figure 6",
     DIFFERENT,
-    on(DIFFERING),
+    DIFFERING,
     differing("epsilon 1, 3 and 10, of the paper's from 1 on all but 2"),
     (1.6, 58),
     part="3 of 4 epsilons",
-    seeds=(1, 3),
     keep=KEPT_OF_LONG,
     epsilons={"smoke": (1.0,), "quick": (1.0, 10.0), "paper": (1.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
@@ -269,8 +267,6 @@ fig6 = at_user_level(
         "the largest were both the best somewhere. That moved it in 3 of 12 cells: EMNIST with 500 "
         "clients has 50.3 in place of 46.9 % at epsilon 3 and 74.1 in place of 67.3 % at 10, 500 "
         "synthetic clients 32.0 in place of 32.5 % at 10; no verdict changed.",
-        OURS,
-        WIDER,
     ],
 )
 
@@ -292,7 +288,7 @@ def beside_fedfc(
     return at_user_level(
         figure,
         (method, without, "FFC"),
-        on(data),
+        data,
         (
             "Fashion-MNIST alone, 500 clients with 12 images each, 1000 test images, delta 1 / "
             "6000, 70 rounds; a scaled-down search, 2 epsilons; of wide features 512 principal "
@@ -329,7 +325,7 @@ def beside_fedfc(
                 "the curves of this figure are lost",
                 readings={
                     "without duals": {"who": without},
-                    "at round 5 alone": {"rounds": (5,)},
+                    **ROUND_5,
                 },
             ),
             Claim(
@@ -353,7 +349,7 @@ def beside_fedfc(
                 ahead(without, method, by=1, high=1.1),
             ),
         ],
-        notes=[GUARANTEES, FEATURES, OURS, WIDER],
+        notes=[GUARANTEES, FEATURES],
     )
 
 
@@ -367,7 +363,6 @@ fig8 = beside_fedfc(
     OF_WIDE_IMAGES,
     "three seeds; a staged search",
     part="2 of 6 epsilons",
-    seeds=(1, 3),
     keep=2,
     epsilons={**OF_WIDE, "paper": (0.5, 10.0)},
     points=partial(points, further=False),

@@ -1,6 +1,6 @@
 """DP-ScaffNew: local steps against rounds."""
 
-from dpfl_cli.reproduction.artifact import Paper
+from dpfl_cli.reproduction.api import Paper
 
 WORDS = {
     "cifar10": "CIFAR-10",

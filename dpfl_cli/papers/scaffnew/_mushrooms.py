@@ -12,7 +12,6 @@ from dpfl_cli.reproduction.api import (
     Fact,
     Figure,
     Judge,
-    Mark,
     Metric,
     Rows,
     Run,
@@ -90,7 +89,7 @@ def against_steps(*panels: str, **more: Any) -> Figure:
         series="eps",
         panels=panels,
         log=["x", "y"],
-        marks=[Mark(at="free_steps", title="1/p*")],
+        marks={"free_steps": "1/p*"},
         x_title="local steps between communications",
         **more,
     )
@@ -104,8 +103,9 @@ def best_steps(rows: Rows, **cell: Any) -> float:
     return float(rows.best("suboptimality", "tau", **cell))
 
 
-def over_epsilon(rows: Rows, cell: Where) -> list[float]:
-    return [best_steps(rows, eps=eps, **cell) for eps in EPSILONS]
+def over_epsilon(rows: Rows, cell: Where, label: str = "tau") -> list[float]:
+    """The best numbers of local steps, or of iterations."""
+    return [float(rows.best("suboptimality", label, eps=eps, **cell)) for eps in EPSILONS]
 
 
 def inside(**cells: Any) -> Judge:

@@ -61,19 +61,16 @@ def unclipped(rows: Rows) -> Comparisons:
 # --- (b) iterations -------------------------------------------------------------------------------
 
 
-def _best_times(rows: Rows, coins: str) -> list[float]:
-    return [
-        rows.best("suboptimality", "T", sweep="iterations", coins=coins, eps=eps)
-        for eps in EPSILONS
-    ]
+def _best_times(rows: Rows, cell: Where) -> list[float]:
+    return over_epsilon(rows, {"sweep": "iterations", **cell}, "T")
 
 
 def _growth(rows: Rows, cell: Where) -> bool:
-    return ascends(_best_times(rows, **cell))
+    return ascends(_best_times(rows, cell))
 
 
 def _no_fall(rows: Rows, cell: Where) -> bool:
-    found = _best_times(rows, **cell)
+    found = _best_times(rows, cell)
     return found == sorted(found)
 
 
@@ -94,10 +91,8 @@ def c3(rows: Rows, falls: bool = True) -> Comparisons:
 def _predicted(low: float, high: float, coins: Any) -> Judge:
     def test(rows: Rows, cell: Where) -> bool:
         advised = [rows.value("advised", eps=eps, **cell) for eps in EPSILONS]
-        best = _best_times(rows, **cell)
-        return all(
-            low * one <= found <= high * one for one, found in zip(advised, best, strict=True)
-        )
+        both = zip(advised, _best_times(rows, cell), strict=True)
+        return all(low * one <= found <= high * one for one, found in both)
 
     return shape(f"{low:g} T* <= best T <= {high:g} T*", test, coins=coins)
 

@@ -1,6 +1,6 @@
 """The five data sets, at the paper's sizes and smaller, and what runs on them share."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import nan
 from statistics import correlation
@@ -203,7 +203,7 @@ def ascends(values: Iterable[float]) -> bool:
     return all(low < high for low, high in pairwise(values))
 
 
-def r_squared(xs: list[float], ys: list[float]) -> float:
+def r_squared(xs: Sequence[float], ys: Sequence[float]) -> float:
     """Of the least-squares line with intercept."""
     return nan if len(set(ys)) < 2 or len(xs) < 3 else correlation(xs, ys) ** 2
 
@@ -240,29 +240,27 @@ NOTES = (
     "Reddit, Fed-IXI and Messidor are generated; with the real files, a Python file of one's own "
     "with dataset=femnist, reddit, fed_ixi or messidor takes their place.",
 )
-SMALLER: tuple[Mapping[Scale, str], ...] = (
-    {
-        "quick": "Networks are small and T is 20 to 80 times smaller than in the paper, so "
-        "learning rates are larger (0.05, 0.1, 5, 0.5 and 0.05), the same for all methods and "
-        "chosen on runs without noise. DP-ScaffNew without noise is at the edge of what it bears: "
-        "its step must stay below 1/L where gradient descent bears 2/L. On the FEMNIST stand-in "
-        "with 3 local steps it diverges for two of three other seeds. The hospitals have three "
-        "numbers of local steps, of which one is inside, and on the Messidor stand-in nothing is "
-        "learned in 20 iterations.",
-        "paper": "Of CIFAR-10 and the stand-ins of FEMNIST, Reddit, Fed-IXI and Messidor, in this "
-        "order: T is 500, 120, 120, 20 and 500, batches have 16, 8, 8, 1 and 4 records, and "
-        "learning rates are 0.05, 0.1, 5, 0.5 and 0.3, larger than the paper's for T is smaller "
-        "(but on Messidor), the same for all methods and (but Messidor's) chosen at quick on runs "
-        "without noise. "
-        "Networks are small, Reddit's an LSTM of width 32 on 200 words, Fed-IXI's volumes are of "
-        "16 x 20 x 16. Of the divisors of T some are tried, and of the paper's four nominal "
-        "epsilons 0.5 and 3.3. DP-ScaffNew without noise is at the edge of what it bears: its step "
-        "must stay below 1/L where gradient descent bears 2/L. On the FEMNIST stand-in with a few "
-        "local steps some seeds learn nothing (c1_none_femnist).",
-    },
-)
-_MESSIDOR = (
-    "The Messidor stand-in has the paper's 300 + 100 records a hospital, T = 500 "
+SMALLER: Mapping[Scale, str] = {
+    "quick": "Networks are small and T is 20 to 80 times smaller than in the paper, so "
+    "learning rates are larger (0.05, 0.1, 5, 0.5 and 0.05), the same for all methods and "
+    "chosen on runs without noise. DP-ScaffNew without noise is at the edge of what it bears: "
+    "its step must stay below 1/L where gradient descent bears 2/L. On the FEMNIST stand-in "
+    "with 3 local steps it diverges for two of three other seeds. The hospitals have three "
+    "numbers of local steps, of which one is inside, and on the Messidor stand-in nothing is "
+    "learned in 20 iterations.",
+    "paper": "Of CIFAR-10 and the stand-ins of FEMNIST, Reddit, Fed-IXI and Messidor, in this "
+    "order: T is 500, 120, 120, 20 and 500, batches have 16, 8, 8, 1 and 4 records, and "
+    "learning rates are 0.05, 0.1, 5, 0.5 and 0.3, larger than the paper's for T is smaller "
+    "(but on Messidor), the same for all methods and (but Messidor's) chosen at quick on runs "
+    "without noise. "
+    "Networks are small, Reddit's an LSTM of width 32 on 200 words, Fed-IXI's volumes are of "
+    "16 x 20 x 16. Of the divisors of T some are tried, and of the paper's four nominal "
+    "epsilons 0.5 and 3.3. DP-ScaffNew without noise is at the edge of what it bears: its step "
+    "must stay below 1/L where gradient descent bears 2/L. On the FEMNIST stand-in with a few "
+    "local steps some seeds learn nothing (c1_none_femnist).",
+}
+MESSIDOR: Mapping[Scale, str] = {
+    "paper": "The Messidor stand-in has the paper's 300 + 100 records a hospital, T = 500 "
     "and batches of 4. Ours are images of side 64 whose lesions are as large in pixels as at 224 "
     "(dataset.lesion_size=3.5), a VGG-11 of 1/32 of the width (9,174 parameters), a learning rate "
     "of 0.3, and weights of variance 1 in layers that are multiplied by sqrt(2 / fan_in) "
@@ -273,5 +271,9 @@ _MESSIDOR = (
     "C = 10 adds up to a standard deviation of 0.056 R on every parameter of the average, while "
     "He's weights have 0.042 in a layer with 128 inputs. Of the seeds 0 to 4 of figures 2, 5 and "
     "10, seed 1 learns nothing; figure 9 has five others, which all learn."
-)
-MESSIDOR: tuple[Mapping[Scale, str], ...] = ({"paper": _MESSIDOR},)
+}
+
+
+def notes_of(tasks: Sequence[str]) -> list[str | Mapping[Scale, str]]:
+    """Of a page of these data."""
+    return [*NOTES, SMALLER, *([MESSIDOR] if "messidor" in tasks else [])]

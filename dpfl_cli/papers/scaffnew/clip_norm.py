@@ -14,17 +14,15 @@ from dpfl_cli.papers.scaffnew._tasks import (
     CLIP_NORMS,
     HOSPITALS,
     IMAGES_AND_TEXT,
-    MESSIDOR,
     METHODS,
-    NOTES,
     OF_NETWORKS,
     OTHERS_CHOOSE,
     SAME_SEEDS,
-    SMALLER,
     TASKS,
     ascends,
     fit_over_clip_norms,
     lowest_by_others,
+    notes_of,
     r_squared,
     shape,
     targets_of,
@@ -33,7 +31,6 @@ from dpfl_cli.papers.scaffnew.local_steps import ERROR, HONEST, LOWEST, TARGETS,
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
-    Comparison,
     Comparisons,
     Derived,
     Figure,
@@ -54,7 +51,11 @@ TITLES = {
     "group_2": "Group 2 (Fed-IXI, Messidor)",
 }
 GROUPS = {"group_1": IMAGES_AND_TEXT, "group_2": HOSPITALS}
-FITS: dict[str, Callable[[float], float]] = {"C": float, "sqrt(C)": sqrt}
+# words, and a function of C
+FITS: dict[str, tuple[str, Callable[[float], float]]] = {
+    "line": ("C", float),
+    "root": ("sqrt(C)", sqrt),
+}
 
 
 def _best_steps(rows: Rows) -> list[float]:
@@ -87,7 +88,7 @@ def _groups() -> Iterator[tuple[str, Derived]]:
             title = f"{name}: {what} of the best local steps"
             value, per = partial(_of_group, tasks=tasks, reduce=reduce), ["method", "C"]
             yield f"{group}_{what}", Derived(value, per, decimals=1, title=title, where=at)
-        for (words, transform), what in zip(FITS.items(), ("line", "root"), strict=True):
+        for what, (words, transform) in FITS.items():
             title = f"{name}: R^2 in {words}"
             fit = partial(fit_over_clip_norms, measure=f"{group}_mean", transform=transform)
             yield f"{group}_{what}", Derived(fit, "method", decimals=2, title=title)
@@ -160,58 +161,56 @@ def _grows(task: str) -> Iterator[Claim]:
     )
 
 
-def _r_squared(one: Rows, group: str, method: str, eps: Any, share: bool) -> list[float]:
-    """Of a seed's means of a group in C and in its root, by epsilons of ours and as shares of T."""
-    means, clip_norms = [], CLIP_NORMS[GROUPS[group][0]]
-    for clip_norm in clip_norms:
+def _r_squared(group: str, means: list[float]) -> dict[str, float]:
+    """Of a group's means at its clip norms, in C and in its root."""
+    clip_norms = CLIP_NORMS[GROUPS[group][0]]
+    return {
+        name: r_squared([of(one) for one in clip_norms], means) for name, (_, of) in FITS.items()
+    }
+
+
+def _means(rows: Rows, group: str, method: str, eps: Any, share: bool = False) -> list[float]:
+    """Of the best local steps, or their shares of T, of the lowest errors, at every clip norm."""
+    means = []
+    for clip_norm in CLIP_NORMS[GROUPS[group][0]]:
         cells = list(grid(task=GROUPS[group], method=method, C=clip_norm, eps=eps))
-        ends = [one.where(task=cell["task"]).choices("tau")[-1] if share else 1 for cell in cells]
-        best = [one.best("error", "tau", **cell) for cell in cells]
+        ends = [rows.where(task=cell["task"]).choices("tau")[-1] if share else 1 for cell in cells]
+        best = [rows.best("error", "tau", **cell) for cell in cells]
         means.append(fmean(tau / end for tau, end in zip(best, ends, strict=True)))
-    return [r_squared([of(one) for one in clip_norms], means) for of in FITS.values()]
-
-
-def _enough(rows: Rows) -> None:
-    """One fit to means says nothing where seeds are few."""
-    if len([*rows.by_seed()]) < 5:
-        raise Missing("five seeds are needed")
+    return means
 
 
 def _line(method: str, better: str, worse: str, words: str) -> Claim:
-    def judge(rows: Rows, groups: Sequence[str] = tuple(GROUPS)) -> Comparisons:
+    def judge(
+        rows: Rows, groups: Sequence[str] = tuple(GROUPS), eps: Any = (), share: bool = False
+    ) -> Comparisons:
         for group in groups:
-            high, low = f"{group}_{better}", f"{group}_{worse}"
-            # an undefined R^2, NaN, is larger than none
-            fits = [
-                [one.values(name, method=method)[0] for name in (high, low)]
+            fits = (
+                _r_squared(group, _means(one, group, method, eps or targets_of(one), share))
                 for one in rows.by_seed()
-            ]
-            yield each_seed((one > other for one, other in fits), f"{high} > {low}")
+            )
+            # an undefined R^2, NaN, is larger than none
+            truths = (fit[better] > fit[worse] for fit in fits)
+            yield each_seed(truths, f"{group}_{better} > {group}_{worse}")
 
-    def better_of(group: str, line: float, root: float) -> Comparison:
-        first, second = (root, line) if better == "root" else (line, root)
-        return exact(
-            first > second, f"{group}_{better} > {group}_{worse}: {first:.3f}, {second:.3f}"
-        )
+    def of_all_seeds(rows: Rows, means: Callable[[str], list[float]]) -> Comparisons:
+        if len([*rows.by_seed()]) < 5:  # one fit to means says nothing where seeds are few
+            raise Missing("five seeds are needed")
+        for group in GROUPS:
+            fit = _r_squared(group, means(group))
+            numbers = f"{fit[better]:.3f}, {fit[worse]:.3f}"
+            better_one = f"{group}_{better} > {group}_{worse}: {numbers}"
+            yield exact(fit[better] > fit[worse], better_one)
 
     def of_means(rows: Rows) -> Comparisons:
-        _enough(rows)
-        for group, tasks in GROUPS.items():
-            clip_norms = CLIP_NORMS[tasks[0]]
-            means = [rows(f"{group}_mean", method=method, C=one).mean for one in clip_norms]
-            fits = (r_squared([of(one) for one in clip_norms], means) for of in FITS.values())
-            yield better_of(group, *fits)
+        def means(group: str) -> list[float]:
+            clip_norms = CLIP_NORMS[GROUPS[group][0]]
+            return [rows.value(f"{group}_mean", method=method, C=one) for one in clip_norms]
+
+        return of_all_seeds(rows, means)
 
     def of_errors(rows: Rows) -> Comparisons:
-        _enough(rows)
-        for group in GROUPS:
-            yield better_of(group, *_r_squared(rows, group, method, OF_NETWORKS, share=False))
-
-    def otherwise(rows: Rows, eps: Any = OF_NETWORKS, share: bool = False) -> Comparisons:
-        for group in GROUPS:
-            fits = [_r_squared(one, group, method, eps, share) for one in rows.by_seed()]
-            truths = (root > line if better == "root" else line > root for line, root in fits)
-            yield each_seed(truths, f"{group}_{better} > {group}_{worse}")
+        return of_all_seeds(rows, lambda group: _means(rows, group, method, OF_NETWORKS))
 
     return Claim(
         f"c6_{method.lower()}",
@@ -226,8 +225,8 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
             "in group 1 alone": {"groups": ["group_1"]},
             "one fit through the means over seeds, as the figure draws it": of_means,
             "the best local steps of the mean error": of_errors,
-            "as shares of T, so that all data weigh the same": partial(otherwise, share=True),
-            "at nominal epsilon 3.3 alone": partial(otherwise, eps=3.3),
+            "as shares of T, so that all data weigh the same": {"share": True},
+            "at nominal epsilon 3.3 alone": {"eps": 3.3},
         },
     )
 
@@ -280,7 +279,7 @@ fig5 = Artifact(
             "of C each",
             "method",
             "measure",
-            [f"{group}_{fit}" for group in GROUPS for fit in ("line", "root")],
+            [f"{group}_{fit}" for group in GROUPS for fit in FITS],
             notes="Three points and two coefficients leave one degree of freedom: these R^2 prove "
             "nothing. Means are over nominal epsilon 0.5 and 3.3, of the paper's four. Each seed "
             "has its own fit here; in the figure one is drawn through the means over seeds.",
@@ -314,9 +313,9 @@ fig5 = Artifact(
                 series="method",
                 panels="method",
                 y_title="best local steps",
-                spread={f"{group}_mean": f"{group}_spread"},
+                spread=f"{group}_spread",
                 spread_floor=0,
-                fits=FITS,
+                fits=dict(FITS.values()),
                 title=f"as the paper has it: means over the data and epsilons of {title}\n"
                 "with one standard deviation over these, and lines fitted to the means",
             )
@@ -339,9 +338,7 @@ fig5 = Artifact(
         _line("FedAvg", "root", "line", "a line in sqrt(C) better than one in C"),
     ],
     notes=[
-        *NOTES,
-        *SMALLER,
-        *MESSIDOR,
+        *notes_of(TASKS),
         {
             "paper": "As C grows, the mean in the first table rises all the way on CIFAR-10 and "
             "the FEMNIST stand-in with both methods, and on those of Reddit and Fed-IXI with "

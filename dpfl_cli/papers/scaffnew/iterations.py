@@ -5,22 +5,19 @@ from typing import Any
 
 from dpfl_cli.papers.scaffnew import WORDS
 from dpfl_cli.papers.scaffnew._tasks import (
-    MESSIDOR,
     METHODS,
     NONE,
-    NOTES,
     OF_NETWORKS,
-    SMALLER,
     TASKS,
     TWO_MORE,
     WRONG_IF_CONSTANT,
+    notes_of,
     on_task,
     shape,
 )
-from dpfl_cli.papers.scaffnew.local_steps import ERROR, TARGETS, inside, tried
+from dpfl_cli.papers.scaffnew.local_steps import ERROR, LOWEST, TARGETS, inside, tried
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Best,
     Claim,
     Comparisons,
     Derived,
@@ -110,7 +107,7 @@ def _claims(task: str) -> Iterator[Claim]:
                     f"larger class ({lowest:g} %)"
                 )
 
-    def best(rows: Rows, eps: float | str, **cell: Any) -> int:
+    def best(rows: Rows, cell: Where, eps: float | str) -> int:
         return int(rows.best("error", "T", task=task, **{**cell, "eps": eps}))
 
     def ascending(one: Rows, *found: int) -> bool | str:
@@ -122,15 +119,15 @@ def _claims(task: str) -> Iterator[Claim]:
         return list(found) == sorted(found)
 
     def grows(one: Rows, cell: Where) -> bool | str:
-        return ascending(one, *(best(one, eps, **cell) for eps in OF_NETWORKS))
+        return ascending(one, *(best(one, cell, eps) for eps in OF_NETWORKS))
 
     def less(one: Rows, cell: Where) -> bool | str:
-        return ascending(one, best(one, **cell), best(one, NONE, method=cell["method"]))
+        return ascending(one, *(best(one, cell, eps) for eps in (cell["eps"], NONE)))
 
     def worse(
         rows: Rows, by: float = 2, measure: str = "error", eps: float | str = NONE
     ) -> Comparisons:
-        known = [{"task": task, "eps": eps, "method": method} for method in METHODS]
+        known = [*grid(task=task, eps=eps, method=METHODS)]
         ends = max(rows.places(measure, **cell)[-1] for cell in known)
         if ends <= SHORT:
             raise Missing(f"T ends at {ends}; above {SHORT} it would be judged")
@@ -147,12 +144,6 @@ def _claims(task: str) -> Iterator[Claim]:
                 yield above(found[-1], lowest, by=by)
             else:
                 yield below(found[-1] - lowest, by)
-
-    def inner(
-        rows: Rows, method: Any = METHODS, eps: Any = OF_NETWORKS, by: float = 0
-    ) -> Comparisons:
-        for cell in grid(task=task, method=method, eps=eps):
-            yield from inside(rows, cell, by, over="T")
 
     def of(
         name: str, text: str, number: int, judge: Judge, prior: Prior = "holds", **more: Any
@@ -181,7 +172,7 @@ def _claims(task: str) -> Iterator[Claim]:
         ", at both nominal epsilons, both methods have a best number of iterations that beats the "
         "smallest and the largest",
         2,
-        inner,
+        inside("T", 0, task=task, method=METHODS, eps=OF_NETWORKS),
         "open",
         note="the numbers that were run are ours; for every seed the inner number is that of the "
         "lowest mean error of the other seeds",
@@ -272,7 +263,7 @@ def _figure(
             ),
             "honest": Price(where={"eps": OF_NETWORKS}),
         },
-        best=[Best("tau", "error", note="lowest test error")],
+        best=[LOWEST],
         search=Search(
             reduced=_at_usual_iterations,
             note="the usual T, so that one number of local steps is taken for every T, as in the "
@@ -303,9 +294,7 @@ def _figure(
         figures=[Figure("lines", "T", measure, series="eps", panels=panels) for measure in drawn],
         claims=[claim for task in tasks for claim in _claims(task)],
         notes=[
-            *NOTES,
-            *SMALLER,
-            *(MESSIDOR if "messidor" in tasks else ()),
+            *notes_of(tasks),
             *NOTES_OF[number],
             {"quick": "One seed and few test records: differences of 2 points mean little."},
             "Where T is less than the pinned number of local steps, clients communicate once, at "

@@ -11,19 +11,17 @@ from dpfl_cli.papers.scaffnew._tasks import (
     BY_SEED,
     CLIP_NORMS,
     IMAGES_AND_TEXT,
-    MESSIDOR,
     METHODS,
     NONE,
-    NOTES,
     OF_NETWORKS,
     OTHERS_CHOOSE,
     SAME_SEEDS,
-    SMALLER,
     TASKS,
     TWO_MORE,
     WRONG_IF_CONSTANT,
     in_words,
     lowest_by_others,
+    notes_of,
     on_task,
     shape,
     targets_of,
@@ -35,6 +33,7 @@ from dpfl_cli.reproduction.api import (
     Comparison,
     Comparisons,
     Figure,
+    Judge,
     Metric,
     Missing,
     Price,
@@ -85,20 +84,24 @@ def over_steps(
 # --- claims --------------------------------------------------------------------------------------
 
 
-def inside(
-    rows: Rows, cell: Where, by: float = 0.0, until: int | None = None, over: str = "tau"
-) -> Comparisons:
+def inside(over: str = "tau", least: float = 0.0, **cells: Any) -> Judge:
     """The best number (of local steps, or of iterations) between the ends, which are 1 and T, is
-    below both by more than `by`; of those tried, all up to the place `until`.
+    below both by more than `by`, which is `least` where a reading has no other; of those tried, all
+    up to the place `until`.
     """
-    numbers = rows.places("error", **cell)[:until]
     ends = "1 and T" if over == "tau" else "both ends"
-    if len(numbers) < 3:
-        raise Missing(f"no number between {ends}")
-    first, *inner, last = rows.each("error", **{over: numbers, **cell})
-    best = best_by_others(inner, f"best error between {ends} ({in_words(cell)})")
-    yield below(best, first, by=by)
-    yield below(best, last, by=by)
+
+    def judge(rows: Rows, by: float = least, until: int | None = None, **other: Any) -> Comparisons:
+        for cell in grid(**cells | other):
+            numbers = rows.places("error", **cell)[:until]
+            if len(numbers) < 3:
+                raise Missing(f"no number between {ends}")
+            first, *inner, last = rows.each("error", **{over: numbers, **cell})
+            best = best_by_others(inner, f"best error between {ends} ({in_words(cell)})")
+            yield below(best, first, by=by)
+            yield below(best, last, by=by)
+
+    return judge
 
 
 def _close(private: Sample, free: Sample, points: float) -> Comparison:
@@ -126,15 +129,11 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str) -> list[Claim]:
     both: dict[str, Any] = {"task": task, "method": METHODS, "C": clip_norms}
 
     def interior(name: str, text: str, eps: Any, prior: Prior = "holds", **of: Any) -> Claim:
-        def judge(rows: Rows, **more: Any) -> Comparisons:
-            for cell in grid(**{**both, **of}, eps=eps):
-                yield from inside(rows, cell, **more)
-
         return Claim(
             f"{name}{suffix}",
             text,
             first,
-            judge,
+            inside(**{**both, **of}, eps=eps),
             prior,
             note=BY_OTHERS,
             readings={
@@ -293,7 +292,7 @@ def _figure(
             for one in _claims(task, clip_norms, f"_{task}" if clip_norm else "")
         ]
         + [*ours],
-        notes=[*NOTES, *SMALLER, *(MESSIDOR if "messidor" in tasks else ())],
+        notes=notes_of(tasks),
     )
 
 

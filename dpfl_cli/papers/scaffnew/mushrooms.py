@@ -20,7 +20,6 @@ from dpfl_cli.reproduction.api import (
     Derived,
     Fact,
     Figure,
-    Mark,
     Metric,
     Price,
     Runs,
@@ -235,7 +234,7 @@ fig12 = Artifact(
             where={"sweep": "iterations"},
             log=["x", "y"],
             share_y=True,
-            marks=[Mark(at="advised", title="T*")],
+            marks={"advised": "T*"},
             title="(b) DP-ScaffNew, 1/p* local steps, noise calibrated for each T, by nominal "
             "epsilon",
             x_title="local iterations T",
