@@ -150,10 +150,15 @@ class Rows:
         return in_order(value for value in self.frame[label] if value != "")
 
     def ranked(self, measure: str, *over: str, **labels: Any) -> pd.Series:
-        """A measure of one seed's cells by labels in which they differ, the best first."""
+        """A measure's means over seeds by labels in which its cells differ, the best first; last
+        those that are unknown for a seed.
+        """
         found, _ = self._found(measure, labels, math.inf)
+        by_cell = found.groupby([*over], sort=False)["value"]
+        means = by_cell.transform(lambda values: values.mean(skipna=False))
         rising = self.measures[measure].better == "lower"
-        ranked = found.sort_values("value", ascending=rising, kind="stable")
+        once = found.assign(value=means).drop_duplicates([*over])
+        ranked = once.sort_values("value", ascending=rising, kind="stable")
         return ranked.set_index([*over])["value"]
 
     def best(self, measure: str, *over: str, **labels: Any) -> Any:

@@ -49,6 +49,21 @@ def test_an_undefined_fit_is_no_better_and_said_in_the_table() -> None:
     assert shown.count("(undefined in 1 of 5 seeds)") == 2
 
 
+def test_of_several_seeds_the_best_is_that_of_the_mean_and_no_lucky_one() -> None:
+    errors = {(1, 0): 40.0, (1, 1): 42.0, (2, 0): 10.0, (2, 1): 90.0, (3, 0): 0.0, (3, 1): math.nan}
+    rows = rows_from(
+        fig5,
+        ["tau"],
+        [
+            row_of({"tau": tau}, "error", error, seed=float(seed), seeds=2)
+            for (tau, seed), error in errors.items()
+        ],
+    )
+    assert list(rows.ranked("error", "tau").index) == [1, 2, 3]
+    first, second = (one.best("error", "tau") for one in rows.by_seed())
+    assert (rows.best("error", "tau"), first, second) == (1, 3, 1)
+
+
 @pytest.mark.parametrize(
     ("best", "finding"),
     [  # best T at nominal epsilon 0.5, 3.3 and without noise
