@@ -204,6 +204,8 @@ class RunStore:
     def match(self, text: str) -> RunRecord:
         """The run that an id, a unique beginning of one, or a path to its folder means."""
         name = Path(text).name
+        if is_id(name) and (found := self.find(name)):  # without a look at every run
+            return found
         candidates = [record for record in self.all() if record.id.startswith(name)] if name else []
         if len(candidates) != 1:
             what = "no run" if not candidates else f"{len(candidates)} runs"

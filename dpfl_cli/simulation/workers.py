@@ -266,10 +266,15 @@ def _stop_asked(own: Assignment) -> Iterator[Callable[[], bool]]:
     (its time is nearly up).
     """
     stopped = threading.Event()
+    looked = 0.0
 
     def asked() -> bool:
-        told = stopped.is_set() or not (own.folder / GO_ON).exists()
-        return told or not _alive(own.parent)
+        nonlocal looked
+        if time.monotonic() - looked >= POLL:  # it is asked every round, and folders may be far
+            looked = time.monotonic()
+            if not (own.folder / GO_ON).exists() or not _alive(own.parent):
+                stopped.set()
+        return stopped.is_set()
 
     with handled(lambda *_: stopped.set(), signal.SIGINT, signal.SIGUSR2):
         yield asked
