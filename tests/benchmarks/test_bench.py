@@ -33,11 +33,12 @@ from tests.benchmarks import (
 from tests.benchmarks.harness import Case, Contender, Workload
 from tests.padding import padded
 
+ON_CPU = "runtime.device=cpu"  # where the references are computed
+
 
 def test_linear_rounds_agree() -> None:
-    plan = linear.linear_plan(
-        "dp=none", "dataset.dimension=7", "dataset.clients=5", "algorithm.clip_norm=0.05"
-    )
+    words = ["dp=none", "dataset.dimension=7", "dataset.clients=5", "algorithm.clip_norm=0.05"]
+    plan = linear.linear_plan(*words, ON_CPU)
     batch = Stack([Member(plan)])
     batch.step()
     features, targets, _ = (torch.as_tensor(part) for part in padded(federation_of(plan)))
@@ -125,7 +126,7 @@ def test_covariance_solves_agree() -> None:
 
 def test_primal_dual_rounds_agree(tmp_path: Path) -> None:
     problem = convex.random_problem(tmp_path, 24, 4)
-    plan = make_plan(convex.problem_config(problem, 3, "dp=none", "rounds=6", "seed=1"))
+    plan = make_plan(convex.problem_config(problem, 3, "dp=none", "rounds=6", "seed=1", ON_CPU))
     features, targets = convex.records_of(plan)
     (done,) = convex.whole([Member(plan)])
     fixed = (6, convex.STEP, convex.L2, 0.0)
@@ -174,7 +175,7 @@ def test_minibatch_gradients_of_networks_agree(shape, changes) -> None:
 def test_stacked_rounds_agree(method: str, message: client_rounds.Message) -> None:
     """Two of them, so that controls and directions are not zero."""
     sizes = {"clients": 2, "records": 5, "width": 4, "classes": 3}
-    words = ["dp=none", "model.precision=float64"]
+    words = ["dp=none", "model.precision=float64", ON_CPU]
     if message is client_rounds.covariance_direction:
         words.append("algorithm.curvature=covariance")
     stack = client_rounds.stack_of(method, sizes, 2, *words)
