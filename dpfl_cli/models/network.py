@@ -10,6 +10,8 @@ pass as keep within `PASS_BYTES` what the backward pass needs: small passes of a
 more than their arithmetic, and what leaves the cache costs too. So the bits of a result depend
 neither on the number of threads nor on who else is in the batch. Clients and runs are not stacked:
 a pass is work enough for a core; vmap over them takes 1.1 to 2.1 times as long (bench, workload H).
+A GPU is not filled by a client's minibatch: there minibatches of all runs and clients are one call
+(`stacked_gradients`), whose rounding may depend on how many they are.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from dpfl_cli.models.modules import default_values, kept_bytes, trainable
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.pools import Pools
 from dpfl_cli.models.records import bounded_shares
+from dpfl_cli.models.stacked_gradients import Dealt, stacked_gradients
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.norms import vector_norms
@@ -101,6 +104,10 @@ class Network(Objective):
         self.dimension = sum(shape.numel() for shape in self._shapes.values())
         self._threads = None if self.device.type == "cpu" else 1  # as many as torch has
         self._pools = Pools(self.device, self.dtype)
+
+    def _hold(self, federations: list[Federation], index: np.ndarray) -> None:
+        super()._hold(federations, index)
+        self._dealt = Dealt(federations, index)
 
     def among(self, federations: list[Federation], index: np.ndarray) -> Network:
         other = copy.copy(self)
@@ -186,6 +193,8 @@ class Network(Objective):
 
     def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """[R, M, d] of all records or of a batch [R, M, b] of them; 0 for a client without any."""
+        if batch is not None and self.device.type != "cpu":
+            return client_values(self._minibatches_at_once(opened(parameters), batch))
 
         def work(part: ClientPart, out: Tensor) -> None:
             for inputs, targets, _ in self._passes(part, self._pass_records):
@@ -269,6 +278,30 @@ class Network(Objective):
 
         return list(vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, targets).values())
 
+    def _minibatches_at_once(self, parameters: Tensor, batch: Tensor) -> Tensor:
+        """[R, M, d] gradients of a batch [R, M, b] by one call, as `gradient` on a device."""
+
+        def mean_loss(
+            own: dict[str, Tensor], inputs: Tensor, targets: Tensor, shares: Tensor
+        ) -> Tensor:
+            return self.losses(functional_call(self.module, own, (inputs,)), targets) @ shares
+
+        result = torch.zeros_like(parameters)
+        for runs, train, rows, shares in self._dealt.rows(batch):
+            features, targets = self._pools.of(train)
+            size = rows.shape[-2:]
+            inputs = self.inputs(features[rows.flatten()]).unflatten(0, rows.shape).flatten(0, 1)
+            found = stacked_gradients(
+                mean_loss,
+                self._shapes,
+                parameters[runs],
+                (inputs, targets[rows].flatten(0, 1), shares.to(self.dtype).flatten(0, 1)),
+                size[-1] * self._kept_bytes,
+            )
+            # 0 times what is not finite is not 0, and who has no record has the share of another's
+            result[runs] = torch.where(shares.any(-1, keepdim=True), found, 0.0)
+        return result
+
     # Threads and passes.
 
     def _each_client(
@@ -321,9 +354,14 @@ class Network(Objective):
             norms = torch.stack([vector_norms(one.flatten(1)) for one in each])
             yield each, torch.linalg.vector_norm(norms, dim=0), places
 
-    @cached_property
+    @property
     def _pass_records(self) -> int:
-        """How many records a pass takes: what a record keeps for the backward pass is counted."""
+        """How many records a pass takes."""
+        return max(1, min(PASS_RECORDS, PASS_BYTES // self._kept_bytes))
+
+    @cached_property
+    def _kept_bytes(self) -> int:
+        """What a record keeps for the backward pass."""
         inputs, targets = self._records(self.federations[0].dataset.train, np.zeros(1, np.int64))
         zeros = torch.zeros(self.dimension, dtype=self.dtype, device=self.device)
         own = self._named(zeros, needs_gradient=True)
@@ -331,7 +369,7 @@ class Network(Objective):
         def losses() -> Tensor:
             return self.losses(functional_call(self.module, own, (inputs,)), targets)
 
-        return max(1, min(PASS_RECORDS, PASS_BYTES // max(1, kept_bytes(losses, own.values()))))
+        return max(1, kept_bytes(losses, own.values()))
 
     def _named(self, values: Tensor, needs_gradient: bool = False) -> dict[str, Tensor]:
         """The parameters by name, from [d], apart: where a product's rows begin may change bits."""

@@ -13,7 +13,7 @@ from dpfl_cli.data.devices import free_memory
 from dpfl_cli.data.threads import slices
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Plan
-from dpfl_cli.simulation.stack import stack_key
+from dpfl_cli.simulation.stack import pick_device, stack_key
 
 MOST_RUNS = 256  # in a stack: each holds a lock, which is an open file
 FILES = 4  # of the files that a process may open, a stack's locks take one in so many
@@ -104,11 +104,13 @@ def _check_memory(plan: Plan) -> None:
 def memory_budget(plan: Plan, workers: int = 1) -> int:
     """Bytes that a stack may take on each of the workers that share this machine.
 
-    A share of `launcher.memory`, or of half of what is free, up to a ceiling.
+    A share of `launcher.memory`, or of half of what is free, on a CPU up to a ceiling.
     """
     if plan.launcher.memory is not None:
         return max(plan.launcher.memory // workers, 1)
-    return max(min(free_memory("cpu") // 2 // workers, MOST_BYTES), 1)
+    device = pick_device(plan.runtime.device)
+    free = free_memory(device) // 2 // workers
+    return max(min(free, MOST_BYTES) if device.type == "cpu" else free, 1)
 
 
 def bytes_per_run(plan: Plan, after_first: bool = False) -> int:

@@ -91,9 +91,11 @@ def stacked(settings: Sequence[Settings], device: torch.device) -> SimpleNamespa
 
 
 def pick_device(name: str) -> torch.device:
-    """auto: the GPU if there is one."""
+    """auto: the GPU if there is one. On it float32 is float32 in convolutions too."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
     return torch.device(name)
 
 
