@@ -287,7 +287,7 @@ class Network(Objective):
             return self.losses(functional_call(self.module, own, (inputs,)), targets) @ shares
 
         result = torch.zeros_like(parameters)
-        for runs, train, rows, shares in self._dealt.rows(batch):
+        for runs, train, rows, shares in self._dealt.rows(on_device(batch, self.device)):
             features, targets = self._pools.of(train)
             size = rows.shape[-2:]
             inputs = self.inputs(features[rows.flatten()]).unflatten(0, rows.shape).flatten(0, 1)
