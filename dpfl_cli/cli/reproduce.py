@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,7 @@ def execute(args: argparse.Namespace) -> int:
     load_plugins(args.plugin)
     pass_on(args.plugin)
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
-    artifacts = select(names)
+    artifacts = _possible(select(names), names, scale)
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:
             raise ConfigError(f"--at-most {args.at_most:g}: a number of minutes above 0")
@@ -128,6 +128,25 @@ def execute(args: argparse.Namespace) -> int:
     known = papers() | {one.name: one for one in artifacts}
     print(write_report(outputs, known, os.environ[COMMAND], [one.name for one in artifacts]))
     return EXIT_FAILED if gaps else 0
+
+
+def _possible(
+    artifacts: Sequence["Artifact"], names: Sequence[str], scale: "Scale"
+) -> list["Artifact"]:
+    """Without what needs a GPU where there is none, unless it is called by its own name."""
+    from dpfl_cli.simulation.stack import pick_device
+
+    here = pick_device("auto").type != "cpu"
+    kept = [one for one in artifacts if here or one.name in names or not one.size(scale).gpu]
+    for one in artifacts:
+        if one not in kept:
+            hours = one.size(scale).minutes / 60
+            print(
+                f"{one.name}: left out, for without a GPU it takes about {hours:.0f} hours at "
+                f"scale={scale}; by its own name it is run here too",
+                file=sys.stderr,
+            )
+    return kept
 
 
 def _order(artifact: "Artifact", scale: "Scale") -> tuple[bool, float]:

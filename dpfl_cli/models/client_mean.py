@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from dpfl_cli.data.federation import Federation, Records
-from dpfl_cli.models.network import Network, NetworkSettings
+from dpfl_cli.models.network import Network
+from dpfl_cli.models.network_settings import NetworkSettings
 
 
 class ClientMeanSettings(NetworkSettings):

@@ -26,7 +26,8 @@ from dpfl_cli.config.component import Count, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.images import ImageInputs, image_classes
-from dpfl_cli.models.network import Network, NetworkSettings
+from dpfl_cli.models.network import Network
+from dpfl_cli.models.network_settings import NetworkSettings
 
 UNIT = 8  # numbers of channels are multiples of it
 # widening, channels, blocks and stride of the first of them

@@ -11,7 +11,7 @@ more than their arithmetic, and what leaves the cache costs too. So the bits of 
 neither on the number of threads nor on who else is in the batch. Clients and runs are not stacked:
 a pass is work enough for a core; vmap over them takes 1.1 to 2.1 times as long (bench, workload H).
 A GPU is not filled by a client's minibatch: there minibatches of all runs and clients are one call
-(`stacked_gradients`), whose rounding may depend on how many they are.
+(`_minibatches_at_once`), whose rounding may depend on how many they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,16 +29,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from dpfl_cli.config.component import ClientNumber, Count, Settings
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.threads import one_thread_each, slices
 from dpfl_cli.models.modules import default_values, kept_bytes, trainable
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.models.pools import Pools
+from dpfl_cli.models.pools import ClientPart, HeldRecords, Pools
 from dpfl_cli.models.records import bounded_shares
-from dpfl_cli.models.stacked_gradients import Dealt, stacked_gradients
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.norms import vector_norms
@@ -46,43 +44,13 @@ from dpfl_cli.privacy.record_means import record_mean
 
 PASS_BYTES = 64 << 20  # of what a pass keeps for its backward pass
 PASS_RECORDS = 1000  # in a pass, at most
+CALL_BYTES = 8 << 30  # of what a call on a device keeps for its backward pass
 CLIPPED_RECORDS, CLIPPED_VALUES = 25, 1 << 25  # whose gradients are made at once, and their numbers
 
 _dimensions: dict[tuple[Any, str, str], int] = {}  # by what networks are made from, for a grid
 Weighted = tuple[Records, np.ndarray, np.ndarray]  # some records of a pool, and their weights
 Scores = Callable[[Tensor, Tensor], dict[str, Tensor]]
 WATCHED = "watched_train_loss"
-
-
-class ClientPart(NamedTuple):
-    """One client of one run, with its records that are looked at.
-
-    Attributes:
-      values: [d] its parameters.
-      numbers, places: [k] which of the pool `records` they are, and where they stand in a batch.
-      share: a record's part of the client's mean.
-    """
-
-    run: int
-    values: Tensor
-    records: Records
-    numbers: np.ndarray
-    places: np.ndarray
-    share: float
-
-
-class NetworkSettings(Settings):
-    """What all networks can be asked.
-
-    Attributes:
-      watched_client: a client (from 0) whose own mean train loss at the global model is a metric,
-        which no epsilon covers; 0 where it has no records.
-      train_loss_records: train losses are means over the first so many records of every client; an
-        evaluation on all of them can take longer than a short run of minibatches.
-    """
-
-    watched_client: ClientNumber = None
-    train_loss_records: Count | None = None
 
 
 class Network(Objective):
@@ -107,7 +75,7 @@ class Network(Objective):
 
     def _hold(self, federations: list[Federation], index: np.ndarray) -> None:
         super()._hold(federations, index)
-        self._dealt = Dealt(federations, index)
+        self._held_records = HeldRecords(federations, index)
 
     def among(self, federations: list[Federation], index: np.ndarray) -> Network:
         other = copy.copy(self)
@@ -287,19 +255,19 @@ class Network(Objective):
             return self.losses(functional_call(self.module, own, (inputs,)), targets) @ shares
 
         result = torch.zeros_like(parameters)
-        for runs, train, rows, shares in self._dealt.rows(on_device(batch, self.device)):
+        most = max(1, CALL_BYTES // (batch.shape[-1] * self._kept_bytes))
+        of_clients = vmap(grad(mean_loss), chunk_size=most)
+        for runs, train, rows, inside in self._held_records.rows(on_device(batch, self.device)):
             features, targets = self._pools.of(train)
-            size = rows.shape[-2:]
-            inputs = self.inputs(features[rows.flatten()]).unflatten(0, rows.shape).flatten(0, 1)
-            found = stacked_gradients(
-                mean_loss,
-                self._shapes,
-                parameters[runs],
-                (inputs, targets[rows].flatten(0, 1), shares.to(self.dtype).flatten(0, 1)),
-                size[-1] * self._kept_bytes,
-            )
+            pairs = rows.flatten(0, 1)
+            inputs = self.inputs(features[pairs.flatten()]).unflatten(0, pairs.shape)
+            own = self._named(parameters[runs].flatten(0, 1))
+            shares = inside.flatten(0, 1).to(self.dtype) / batch.shape[-1]
+            found = of_clients(own, inputs, targets[pairs], shares).values()
+            rows_of = torch.cat([one.flatten(1) for one in found], dim=1)
             # 0 times what is not finite is not 0, and who has no record has the share of another's
-            result[runs] = torch.where(shares.any(-1, keepdim=True), found, 0.0)
+            held = shares.any(-1, keepdim=True)
+            result[runs] = torch.where(held, rows_of, 0.0).unflatten(0, rows.shape[:2])
         return result
 
     # Threads and passes.
@@ -372,11 +340,13 @@ class Network(Objective):
         return max(1, kept_bytes(losses, own.values()))
 
     def _named(self, values: Tensor, needs_gradient: bool = False) -> dict[str, Tensor]:
-        """The parameters by name, from [d], apart: where a product's rows begin may change bits."""
-        parts = values.split([shape.numel() for shape in self._shapes.values()])
+        """The parameters [..., *shape] by name, from [..., d], apart: where a product's rows begin
+        may change bits.
+        """
+        parts = values.split([shape.numel() for shape in self._shapes.values()], dim=-1)
         named = zip(self._shapes.items(), parts, strict=True)
         return {
-            name: part.clone().view(shape).requires_grad_(needs_gradient)
+            name: part.clone().view(*part.shape[:-1], *shape).requires_grad_(needs_gradient)
             for (name, shape), part in named
         }
 

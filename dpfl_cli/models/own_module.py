@@ -22,7 +22,8 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.own_files import OwnFile, own_object
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.modules import trainable
-from dpfl_cli.models.network import Network, NetworkSettings
+from dpfl_cli.models.network import Network
+from dpfl_cli.models.network_settings import NetworkSettings
 
 EXAMPLE = "net.py:Net"
 SEED = 0  # of what a module draws and does not train, the same in all runs

@@ -82,6 +82,8 @@ class Size:
       cells: which part of the paper's cells it has, where not all: "4 of 9 epsilons".
       full: this is the paper's size, or size plays no part; by default at scale=paper. Otherwise
         verdicts are "at reduced size".
+      gpu: takes days without a GPU, where it is therefore run by its own name alone, not as one of
+        its paper's or of all.
     """
 
     seeds: int | range
@@ -89,6 +91,7 @@ class Size:
     note: str = ""
     full: bool | None = None
     cells: str = ""
+    gpu: bool = False
 
     @property
     def which(self) -> range:

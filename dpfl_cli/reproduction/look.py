@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
+from math import log
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -66,6 +68,7 @@ NARROW = 2.0  # inches of a panel of lines, where a row of them would not be one
 WIDEST = 12.5  # inches of a figure, 2000 pixels: more cannot be read at the width of a page
 HIDING = 0.02  # of an axis: its end hides a line that is as near to it
 MARKED = 16  # lines with at most this many points get markers
+LETTER = 0.022  # the width of one below an axis, of that axis
 TICKED = 8  # a log x axis with at most this many places has its ticks there
 
 
@@ -156,17 +159,22 @@ def draw_fits(
         axis.plot(xs, ys, color=look.colour, linestyle=style, linewidth=1.1, label=said)
 
 
-def place_ticks(axis: Axes, places: Sequence[float], log: bool) -> None:
+def place_ticks(axis: Axes, places: Sequence[float], logarithmic: bool) -> None:
     """Along x, of whole numbers at whole places; where it is logarithmic with few places, or of one
     decade at most, at some of these.
     """
-    if not log:
+    if not logarithmic:
         axis.locator_params(axis="x", integer=all(x.is_integer() for x in places))
         return
     axis.set_xscale("log")
     if places and (len(places) <= TICKED or places[-1] <= 10 * places[0]):
         shown = places[:: 1 + len(places) // TICKED]
-        axis.set_xticks(shown, [f"{x:g}" for x in shown])
+        texts = [f"{x:g}" for x in shown]
+        for number, (low, high) in enumerate(pairwise(shown)):  # the last of those that would meet
+            gap = log(high / low) / log(shown[-1] / shown[0])
+            if gap < LETTER * len(texts[number] + texts[number + 1]) / 2:
+                texts[number] = ""
+        axis.set_xticks(shown, texts)
         axis.xaxis.set_minor_locator(NullLocator())
 
 

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.network import Network, NetworkSettings
+from dpfl_cli.models.network import Network
+from dpfl_cli.models.network_settings import NetworkSettings
 from dpfl_cli.privacy.client_values import opened
 from tests.benchmarks.harness import Case, Contender, Workload
 from tests.benchmarks.images import federation_of, images_of, weights_of

@@ -218,6 +218,37 @@ def test_minibatches_are_of_the_records_they_name(monkeypatch) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [Toy, Segmenting])
+@pytest.mark.parametrize("calls", [1, 3, 100], ids=lambda pairs: f"{pairs} clients a call")
+def test_one_call_for_all_clients_is_one_for_each(kind, calls, monkeypatch) -> None:
+    """What a GPU computes; of runs with one pool dealt in two ways, and another pool."""
+    pixels = kind is Segmenting
+    first = federation(pixels=pixels)
+    feds = [
+        first,
+        federation([3, 8, 2, 0], seed=1, pixels=pixels, dataset=first.dataset),
+        federation([3, 8, 0, 6], seed=2, pixels=pixels),
+    ]
+    objective = objective_of(feds, [0, 2, 1, 0], kind)
+    monkeypatch.setattr(network, "CALL_BYTES", calls * 5 * objective._kept_bytes)
+    generator = torch.Generator().manual_seed(3)
+    batch = torch.stack([torch.randperm(12, generator=generator)[:5] for _ in range(16)])
+    batch = batch.view(4, 4, 5)
+    batch[0, 2, 0] = -1  # none of its records
+    parameters = scattered(objective)
+    found = objective._minibatches_at_once(parameters, batch)
+    expected = opened(objective.gradient(parameters, batch))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert not found[0, 1].any()
+    assert found[0, 2].any()
+
+
+def test_nobody_has_a_record_for_one_call() -> None:
+    objective = objective_of([federation([0, 0])])
+    batch = torch.zeros(1, 2, 3, dtype=torch.int64)
+    assert not objective._minibatches_at_once(scattered(objective), batch).any()
+
+
 @pytest.mark.parametrize("spoil", [np.nan, np.inf, 1e38])
 def test_a_record_that_is_not_finite_counts_as_zero(spoil: float) -> None:
     fed = federation()

@@ -9,7 +9,10 @@ import math
 
 import pandas as pd
 import pytest
+import torch
 
+from dpfl_cli.cli.reproduce import _possible
+from dpfl_cli.papers import artifacts
 from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, OTHERS_CHOOSE
 from dpfl_cli.papers.scaffnew.clip_norm import GROUPS, fig5
 from dpfl_cli.papers.scaffnew.iterations import fig3
@@ -134,3 +137,18 @@ def test_local_steps_that_other_seeds_choose(artifact: Artifact, claim: str) -> 
     compared = [*made.reading(OTHERS_CHOOSE)(rows_from(artifact, labels, numbers))]
     # 3, 4 and 4 points of 5 more than without noise; a change of 1, 2 and 2 of 3 over C
     assert [one.differences.tolist() for one in compared] == [[2.0, 1.0, 1.0]] * 2
+
+
+def test_what_needs_a_gpu_is_left_out_without_one_unless_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "scaffnew/fig2_cifar10"
+    known = [artifacts()["scaffnew/fig2"], artifacts()[name]]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert _possible(known, ["scaffnew"], "paper") == known[:1]
+    assert f"{name}: left out" in capsys.readouterr().err
+    assert _possible(known, ["scaffnew", name], "paper") == known
+    assert _possible(known, ["scaffnew"], "quick") == known
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert _possible(known, ["scaffnew"], "paper") == known
+    assert not capsys.readouterr().err

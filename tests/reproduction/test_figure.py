@@ -21,7 +21,7 @@ from dpfl_cli.reproduction.api import (
     grid,
 )
 from dpfl_cli.reproduction.figure import canvas_of
-from dpfl_cli.reproduction.look import COLOURS, WIDEST, at_commas
+from dpfl_cli.reproduction.look import COLOURS, WIDEST, at_commas, place_ticks
 from dpfl_cli.reproduction.measure import MEASURE, SEED, Measure
 from dpfl_cli.reproduction.tables import framed, rows_of
 
@@ -256,3 +256,16 @@ def test_fits_are_curves_and_bands_may_be_of_another_measure() -> None:
     (band,) = axis.collections
     ends = np.asarray(band.get_paths()[0].vertices)
     assert set(ends[ends[:, 0] == 4.0, 1]) == {0.0, 6.0}
+
+
+@pytest.mark.parametrize(
+    ("places", "texts"),
+    [
+        ([1.0, 1000.0, 5000.0, 10000.0], ["1", "1000", "", "10000"]),
+        ([1.0, 5.0, 20.0, 50.0, 125.0, 250.0, 500.0], ["1", "5", "20", "50", "125", "250", "500"]),
+    ],
+)
+def test_numbers_below_an_axis_do_not_meet(places: list[float], texts: list[str]) -> None:
+    axis = Canvas().subplots()
+    place_ticks(axis, places, logarithmic=True)
+    assert [label.get_text() for label in axis.get_xticklabels()] == texts

@@ -183,6 +183,11 @@ def test_no_round_waits_for_a_device(algorithm: str, nowhere: None) -> None:
 
 
 VARIANTS = {
+    "minibatches of a network": [
+        *["+experiment=scaffnew/messidor", "algorithm=scaffnew", "dp=ldp", "rounds=4"],
+        *["model=vgg11_small", "model.width=2", "dataset.side=32", "dataset.train_records=4"],
+        *["dataset.test_records=4", "algorithm.batch_size=2", "algorithm.local_steps=2"],
+    ],
     "privunit": [*SYNTHETIC, "algorithm=fedexp", "dp=ldp_privunit"],
     "minibatches": [*LOGISTIC, "algorithm=fedavg_record", "dp=record", "algorithm.batch_size=4"],
     "minibatches of softmax": [
