@@ -5,13 +5,12 @@ A subclass says what the network is, what a record's loss is, and what is measur
 Parameters are the module's trainable ones, flat, in the order in which the module names them.
 Gradients of single records are made by vmap, clipped, added to their client's mean, and gone.
 
-Every client of every run is computed by one thread, which takes its records in order, as many in a
-pass as keep within `PASS_BYTES` what the backward pass needs: small passes of a small network cost
-more than their arithmetic, and what leaves the cache costs too. So the bits of a result depend
-neither on the number of threads nor on who else is in the batch. Clients and runs are not stacked:
-a pass is work enough for a core; vmap over them takes 1.1 to 2.1 times as long (bench, workload H).
-A GPU is not filled by a client's minibatch: there minibatches of all runs and clients are one call
-(`_minibatches_at_once`), whose rounding may depend on how many they are.
+On a CPU every client of every run is computed by one thread, which takes its records in order, as
+many in a pass as keep within `PASS_BYTES` what the backward pass needs: small passes cost more than
+their arithmetic, and what leaves the cache costs too. So a result's bits depend neither on the
+number of threads nor on who else is in the batch. vmap over clients takes 1.1 to 2.1 times as long
+(bench, workload H), for a pass is work enough for a core. It does not fill a GPU: there minibatches
+of all clients are one call, whose rounding may depend on how many they are.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from dpfl_cli.data.devices import on_device
+from dpfl_cli.data.devices import free_memory, on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.threads import one_thread_each, slices
@@ -42,9 +41,8 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.norms import vector_norms
 from dpfl_cli.privacy.record_means import record_mean
 
-PASS_BYTES = 64 << 20  # of what a pass keeps for its backward pass
+PASS_BYTES = 64 << 20  # of what a thread's pass keeps for its backward pass
 PASS_RECORDS = 1000  # in a pass, at most
-CALL_BYTES = 8 << 30  # of what a call on a device keeps for its backward pass
 CLIPPED_RECORDS, CLIPPED_VALUES = 25, 1 << 25  # whose gradients are made at once, and their numbers
 
 _dimensions: dict[tuple[Any, str, str], int] = {}  # by what networks are made from, for a grid
@@ -172,7 +170,6 @@ class Network(Objective):
                     gradients = torch.autograd.grad(  # zeros of what a forward pass does not use
                         losses.sum() * part.share,
                         list(own.values()),
-                        allow_unused=True,
                         materialize_grads=True,
                     )
                 out += torch.cat([gradient.flatten() for gradient in gradients])
@@ -236,9 +233,7 @@ class Network(Objective):
     def record_gradients(
         self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor
     ) -> list[Tensor]:
-        """[n, *shape] gradients of every record's loss, one tensor for every parameter, in their
-        order.
-        """
+        """[n, *shape] gradients of each record's loss, a tensor for every parameter in order."""
 
         def loss(own: dict[str, Tensor], one: Tensor, target: Tensor) -> Tensor:
             outputs = functional_call(self.module, own, (one.unsqueeze(0),))
@@ -255,7 +250,7 @@ class Network(Objective):
             return self.losses(functional_call(self.module, own, (inputs,)), targets) @ shares
 
         result = torch.zeros_like(parameters)
-        most = max(1, CALL_BYTES // (batch.shape[-1] * self._kept_bytes))
+        most = max(1, self._pass_bytes // (batch.shape[-1] * self._kept_bytes))
         of_clients = vmap(grad(mean_loss), chunk_size=most)
         for runs, train, rows, inside in self._held_records.rows(on_device(batch, self.device)):
             features, targets = self._pools.of(train)
@@ -266,8 +261,8 @@ class Network(Objective):
             found = of_clients(own, inputs, targets[pairs], shares).values()
             rows_of = torch.cat([one.flatten(1) for one in found], dim=1)
             # 0 times what is not finite is not 0, and who has no record has the share of another's
-            held = shares.any(-1, keepdim=True)
-            result[runs] = torch.where(held, rows_of, 0.0).unflatten(0, rows.shape[:2])
+            rows_of = torch.where(shares.any(-1, keepdim=True), rows_of, 0.0)
+            result[runs] = rows_of.unflatten(0, rows.shape[:2])
         return result
 
     # Threads and passes.
@@ -325,7 +320,12 @@ class Network(Objective):
     @property
     def _pass_records(self) -> int:
         """How many records a pass takes."""
-        return max(1, min(PASS_RECORDS, PASS_BYTES // self._kept_bytes))
+        return max(1, min(PASS_RECORDS, self._pass_bytes // self._kept_bytes))
+
+    @cached_property
+    def _pass_bytes(self) -> int:
+        """What a pass may keep; on a GPU, which has one at a time, a quarter of what was free."""
+        return PASS_BYTES if self.device.type == "cpu" else free_memory(self.device) // 4
 
     @cached_property
     def _kept_bytes(self) -> int:
@@ -396,5 +396,5 @@ class Network(Objective):
 
 
 def clipped_records(dimension: int) -> int:
-    """How many records' gradients of d numbers are made at once."""
+    """How many records' gradients are made at once."""
     return max(1, min(CLIPPED_RECORDS, CLIPPED_VALUES // dimension))

@@ -230,7 +230,7 @@ def test_one_call_for_all_clients_is_one_for_each(kind, calls, monkeypatch) -> N
         federation([3, 8, 0, 6], seed=2, pixels=pixels),
     ]
     objective = objective_of(feds, [0, 2, 1, 0], kind)
-    monkeypatch.setattr(network, "CALL_BYTES", calls * 5 * objective._kept_bytes)
+    monkeypatch.setattr(network, "PASS_BYTES", calls * 5 * objective._kept_bytes)
     generator = torch.Generator().manual_seed(3)
     batch = torch.stack([torch.randperm(12, generator=generator)[:5] for _ in range(16)])
     batch = batch.view(4, 4, 5)
