@@ -13,7 +13,7 @@ Learning Using Second Order Information", PoPETs 2025(1), sections 4.2 and 4.3 (
 inverts; the forms are this file's own).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -284,22 +284,30 @@ def covariance_inverse(features: Tensor, roots: Tensor, damping: float | Tensor)
 
 
 def covariance_solve(
-    features: Tensor, roots: Tensor, inverse: Tensor, right: Tensor, damping: Tensor
+    features: Tensor,
+    factors: Sequence[tuple[Tensor, Tensor]],
+    right: Tensor,
+    damping: Tensor,
 ) -> Tensor:
-    """(K + damping I)^-1 right of one run, for every class; by Woodbury, (g - X_w^T (damping I +
-    X_w X_w^T)^-1 X_w g) / damping, where n < q.
+    """(K + damping I)^-1 for every class; by Woodbury, (g - X_w^T (damping I + X_w X_w^T)^-1 X_w g)
+    / damping, where n < q.
 
     Args:
-      features, roots, inverse, damping: as for `covariance_inverse`, and what it gave; all of the
-        right sides' type.
-      right: [B, c, q].
+      features: as for `covariance_inverse`, and all else, of the right sides' type.
+      factors: of each of the S runs, its roots and what it gave.
+      right: [S, B, c, q].
+      damping: [S, 1, 1, 1].
 
     Returns:
-      [B, c, q].
+      [S, B, c, q].
     """
-    if features.shape[1] >= features.shape[2]:
-        return product(right, inverse)
-    inside = product(right, features.mT).mul_(roots.unsqueeze(1))
-    inside = product(inside, inverse).mul_(roots.unsqueeze(1))
-    start = right.clone(memory_format=torch.contiguous_format)
-    return product(inside, features, start, add=-1.0).div_(damping)
+    woodbury = features.shape[1] < features.shape[2]
+    solved = torch.empty_like(right, memory_format=torch.contiguous_format)
+    for own, (roots, inverse), out in zip(right, factors, solved, strict=True):
+        if not woodbury:
+            product(own, inverse, out)
+            continue
+        inside = product(own, features.mT).mul_(roots.unsqueeze(1))
+        inside = product(inside, inverse).mul_(roots.unsqueeze(1))
+        product(inside, features, out.copy_(own), add=-1.0)
+    return solved.div_(damping) if woodbury else solved

@@ -269,7 +269,7 @@ class SingleLayer(Dense):
         Args:
           keys: [R] damping and bounds that factors are kept by; None: they are used once.
         """
-        solved, damping = torch.empty_like(side), shifts.to(side.dtype)
+        factors = []
         for place, run in enumerate(block.numbers):
             key = None if keys is None else (block.key, keys[0][run], keys[1][run])
             factor = self._factors.get(key)
@@ -280,8 +280,8 @@ class SingleLayer(Dense):
                 kept = self._kept_bytes + sum(part.nbytes for part in factor)
                 if key is not None and kept <= KEPT_FACTORS * free_memory(self.device):
                     self._factors[key], self._kept_bytes = factor, kept
-            solved[place] = covariance_solve(block.features, *factor, side[place], damping[run])
-        return solved
+            factors.append(factor)
+        return covariance_solve(block.features, factors, side, per_run(shifts[block.runs], side))
 
     def _solve_bytes(self, records: int) -> int:
         """Bytes that a solve of one pair works on."""
