@@ -13,11 +13,11 @@ from dpfl_cli.papers.scaffnew._tasks import (
     on_task,
 )
 from dpfl_cli.papers.scaffnew.local_steps import (
-    ERROR,
-    HONEST,
     LOWEST,
+    MEASURES,
     TARGETS,
     against_steps,
+    at_best,
     by_steps,
     inside,
     tried,
@@ -25,12 +25,10 @@ from dpfl_cli.papers.scaffnew.local_steps import (
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
-    Metric,
     Run,
     Runs,
     Scale,
     Size,
-    Table,
     Where,
     below,
     every,
@@ -148,29 +146,9 @@ fig2_cifar10 = Artifact(
         ),
     ),
     runs=_runs,
-    measures={
-        "error": ERROR,
-        "clipped": Metric(
-            "clipped_fraction",
-            "last",
-            decimals=2,
-            title="share of updates clipped",
-            where={"eps": OF_NETWORKS},
-        ),
-        "honest": HONEST,
-    },
+    measures=MEASURES,
     best=[LOWEST],
-    tables=[
-        by_steps("C"),
-        Table(
-            "Best local steps of those run, the test error (%) there, the share of updates "
-            "clipped, and the epsilon that is really spent",
-            ["task", "method", "C"],
-            "eps",
-            ["best.tau", "error", "clipped", "honest"],
-            where={"best": True},
-        ),
-    ],
+    tables=[by_steps("C"), at_best("Best local steps of those run")],
     figures=[against_steps("task")],
     claims=[*_claims()],
     notes=[

@@ -27,7 +27,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     shape,
     targets_of,
 )
-from dpfl_cli.papers.scaffnew.local_steps import ERROR, HONEST, LOWEST, TARGETS, over_steps, sizes
+from dpfl_cli.papers.scaffnew.local_steps import LOWEST, MEASURES, TARGETS, over_steps, sizes
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -242,8 +242,8 @@ fig5 = Artifact(
     sizes=sizes(7, 86),
     runs=lambda scale: over_steps(scale, TASKS, TARGETS[scale], sum(CLIP_NORMS.values(), ())),
     measures={
-        "error": ERROR,
-        "honest": HONEST,
+        "error": MEASURES["error"],
+        "honest": MEASURES["honest"],
         "mean_steps": _over_epsilon(fmean, "best local steps, mean over epsilon", 1),
         "fewest_steps": _over_epsilon(min, "fewest", 0),
         "most_steps": _over_epsilon(max, "most", 0),

@@ -189,7 +189,17 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str) -> list[Claim]:
 # --- Figures 2, 4 and 6 to 9: error against local steps -------------------------------------------
 
 ERROR = Metric("test_error", "last")
-HONEST = Price(where={"eps": OF_NETWORKS, "best": True})
+MEASURES = {
+    "error": ERROR,
+    "clipped": Metric(
+        "clipped_fraction",
+        "last",
+        decimals=2,
+        title="share of updates clipped",
+        where={"eps": OF_NETWORKS},
+    ),
+    "honest": Price(where={"eps": OF_NETWORKS, "best": True}),
+}
 LOWEST = Best("tau", "error", note="lowest test error")
 
 
@@ -199,6 +209,17 @@ def by_steps(*side: str) -> Table:
         ["task", "method", *side, "eps"],
         "tau",
         "error",
+    )
+
+
+def at_best(found: str) -> Table:
+    return Table(
+        f"{found}, the test error (%) there, the share of updates clipped, and the epsilon that is "
+        "really spent",
+        ["task", "method", "C"],
+        "eps",
+        ["best.tau", "error", "clipped", "honest"],
+        where={"best": True},
     )
 
 
@@ -262,28 +283,11 @@ def _figure(
         sizes=sizes(*minutes, *own),
         runs=lambda scale: over_steps(scale, tasks, TARGETS[scale], clip_norms),
         runs_of="" if own else "scaffnew/fig5",
-        measures={
-            "error": ERROR,
-            "clipped": Metric(
-                "clipped_fraction",
-                "last",
-                decimals=2,
-                title="share of updates clipped",
-                where={"eps": OF_NETWORKS},
-            ),
-            "honest": HONEST,
-        },
+        measures=MEASURES,
         best=[LOWEST],
         tables=[
             by_steps("C"),
-            Table(
-                "Best local steps, the test error (%) there, the share of updates clipped, and the "
-                "epsilon that is really spent",
-                ["task", "method", "C"],
-                "eps",
-                ["best.tau", "error", "clipped", "honest"],
-                where={"best": True},
-            ),
+            at_best("Best local steps"),
         ],
         figures=[against_steps("task" if clip_norm else "C")],
         claims=[
