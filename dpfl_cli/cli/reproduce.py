@@ -17,6 +17,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 from dpfl_cli.simulation.signals import handled
+from dpfl_cli.simulation.store import RunStore
 
 if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact, Scale
@@ -93,7 +94,7 @@ def execute(args: argparse.Namespace) -> int:
     load_plugins(args.plugin)
     pass_on(args.plugin)
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
-    artifacts = _possible(select(names), names, scale)
+    artifacts = _possible(select(names), names, scale, RunStore(outputs_dir()))
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:
             raise ConfigError(f"--at-most {args.at_most:g}: a number of minutes above 0")
@@ -131,21 +132,27 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _possible(
-    artifacts: Sequence["Artifact"], names: Sequence[str], scale: "Scale"
+    artifacts: Sequence["Artifact"], names: Sequence[str], scale: "Scale", store: RunStore
 ) -> list["Artifact"]:
-    """Without what needs a GPU where there is none, unless it is called by its own name."""
+    """Without those of dpfl that need a GPU where there is none, unless they are called by their
+    own names, or finished.
+    """
+    from dpfl_cli.reproduction.reproduce import prepare
     from dpfl_cli.simulation.stack import pick_device
 
-    here = pick_device("auto").type != "cpu"
-    kept = [one for one in artifacts if here or one.name in names or not one.size(scale).gpu]
+    kept, on_cpu = [], pick_device("auto").type == "cpu"
     for one in artifacts:
-        if one not in kept:
-            hours = one.size(scale).minutes / 60
-            print(
-                f"{one.name}: left out, for without a GPU it takes about {hours:.0f} hours at "
-                f"scale={scale}; by its own name it is run here too",
-                file=sys.stderr,
-            )
+        if on_cpu and one.size(scale).gpu and one.paper is not None and one.name not in names:
+            (job,) = prepare([one], scale, store)
+            if any(store.finished(run) is None for run in job.plans):
+                hours = one.size(scale).minutes / 60
+                print(
+                    f"{one.name}: left out, for without a GPU it takes about {hours:.0f} hours at "
+                    f"scale={scale}; by its own name it is run here too",
+                    file=sys.stderr,
+                )
+                continue
+        kept.append(one)
     return kept
 
 

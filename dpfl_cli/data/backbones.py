@@ -94,6 +94,8 @@ def read_weights(path: Path) -> Weights:
     content = io.BytesIO(read_uncompressed(path))
     try:
         values: Any = torch.load(content, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
     except Exception as error:  # there is no list of what reading a damaged one raises
         raise DataError(
             f"{path}: damaged, or not only tensors; give a state dict written by torch.save"

@@ -47,7 +47,8 @@ def free_memory(device: torch.device | str) -> int:
     counted in where Linux says how much that is.
     """
     if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept  # which torch gives to who asks next
     memory = Path("/proc/meminfo")
     if memory.exists() and (found := re.search(r"MemAvailable: +(\d+) kB", memory.read_text())):
         return min([1024 * int(found[1]), *_left_to_groups()])

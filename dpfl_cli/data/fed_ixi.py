@@ -150,6 +150,8 @@ def read_nifti(path: Path) -> np.ndarray:
     try:
         image: Any = nibabel.nifti1.Nifti1Image.from_bytes(content)
         volume = image.get_fdata(dtype=np.float64)
+    except MemoryError:
+        raise
     except Exception as error:  # nibabel's errors have no class of their own
         raise DataError(f"{path}: not a NIfTI-1 volume that can be read: {error}") from error
     if volume.ndim < 3 or volume.size != prod(volume.shape[:3]):

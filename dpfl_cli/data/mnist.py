@@ -7,6 +7,7 @@ red, then green, then blue, row by row.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -260,11 +261,11 @@ class Cifar10(Images):
 
     @classmethod
     def labels(cls, part: Part) -> np.ndarray:
-        return _records(part)[:, 0].astype(np.int64)
+        return np.concatenate([one[:, 0].astype(np.int64) for one in _records(part)])
 
     @classmethod
     def images(cls, part: Part) -> np.ndarray:
-        return _records(part)[:, 1:].reshape(-1, *cls.shape)
+        return np.concatenate([one[:, 1:] for one in _records(part)]).reshape(-1, *cls.shape)
 
 
 def _batches(part: Part) -> list[Path]:
@@ -272,7 +273,7 @@ def _batches(part: Part) -> list[Path]:
     return train if part == "train" else [test]
 
 
-def _records(part: Part) -> np.ndarray:
-    """[N, RECORD] uint8; that these are the published files, their checksums say."""
-    content = b"".join(map(read_uncompressed, _batches(part)))
-    return np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+def _records(part: Part) -> Iterator[np.ndarray]:
+    """[n, RECORD] uint8 of each file; that these are the published ones, their checksums say."""
+    for path in _batches(part):
+        yield np.frombuffer(read_uncompressed(path), np.uint8).reshape(-1, RECORD)

@@ -83,11 +83,17 @@ class Dealt:
                 f"partitioner.clients: dataset={info.name} comes without clients; write a number, "
                 "as partitioner.clients=100"
             )
-        each = getattr(settings, cls.each, None) or 1
+        each: int = getattr(settings, cls.each, None) or 1
+        if clients > info.records:
+            raise ConfigError(
+                f"partitioner.clients={clients}: more clients than records: dataset={info.name} "
+                f"has {info.records}; lower it"
+            )
         if clients * each > info.records:
             raise ConfigError(
-                f"partitioner.clients={clients}: {clients} clients x {each} = {clients * each} "
-                f"records, and dataset={info.name} has {info.records}; lower it, or what each gets"
+                f"partitioner.{cls.each}={each}: {clients} clients x {each} = {clients * each} "
+                f"records, and dataset={info.name} has {info.records}; lower it or "
+                "partitioner.clients"
             )
         return clients
 

@@ -42,6 +42,7 @@ from dpfl_cli.privacy.norms import vector_norms
 from dpfl_cli.privacy.record_means import record_mean
 
 PASS_BYTES = 64 << 20  # of what a thread's pass keeps for its backward pass
+DEVICE_BYTES = 2 << 30  # the same of a device's
 PASS_RECORDS = 1000  # in a pass, at most
 CLIPPED_RECORDS, CLIPPED_VALUES = 25, 1 << 25  # whose gradients are made at once, and their numbers
 
@@ -60,6 +61,7 @@ class Network(Objective):
     dtype = torch.float32
     provides = frozenset({"clipped_gradient", "squared_gradient_norms"})
     unreleased_metrics = frozenset({"train_loss"})
+    at_once = True  # its minibatch gradients can be one call of vmap over the parameters too
 
     def __init__(self, settings: Any, federations: list[Federation], *rest: Any) -> None:
         super().__init__(settings, federations, *rest)
@@ -99,7 +101,8 @@ class Network(Objective):
     def network(cls, settings: Any, info: DatasetInfo) -> nn.Module:
         """The network for a dataset; a ConfigError where the two do not fit. It takes `inputs` and
         gives outputs [n, ...], each from its own record: no layer lets records of a pass meet, and
-        none draws. Every operation has a rule of `torch.func.vmap`, or one in `record_gradients`.
+        none draws. Every operation has a rule of `torch.func.vmap` (over parameters too, unless
+        `at_once` is False), or one in `record_gradients`.
         """
 
     def inputs(self, features: Tensor) -> Tensor:
@@ -145,7 +148,8 @@ class Network(Objective):
     @classmethod
     def workspace(cls, settings: Any, info: DatasetInfo, clients: int) -> int:
         """What all threads hold at once: a pass, gradients of some records, and the parameters."""
-        values = (2 * clipped_records(d := cls.dimension_of(settings, info)) + 3) * d
+        d = cls.dimension_of(settings, info)
+        values = 2 * max(d, min(CLIPPED_RECORDS * d, CLIPPED_VALUES)) + 3 * d
         return torch.get_num_threads() * (PASS_BYTES + cls.dtype.itemsize * values)
 
     def initial(self, streams: Streams) -> Tensor:
@@ -159,7 +163,7 @@ class Network(Objective):
 
     def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """[R, M, d] of all records or of a batch [R, M, b] of them; 0 for a client without any."""
-        if batch is not None and self.device.type != "cpu":
+        if batch is not None and self.device.type != "cpu" and self.at_once:
             return client_values(self._minibatches_at_once(opened(parameters), batch))
 
         def work(part: ClientPart, out: Tensor) -> None:
@@ -186,7 +190,7 @@ class Network(Objective):
                 shares = bounded_shares(norms.new_full((), part.share), norms, limits[part.run])
                 # a gradient that is not finite has the share 0, but 0 times it is not 0
                 lost = (shares == 0).unsqueeze(-1)
-                rows = [one.flatten(1).contiguous().masked_fill_(lost, 0.0) for one in each]
+                rows = [one.contiguous().masked_fill_(lost, 0.0) for one in each]
                 out += torch.cat([shares.to(self.dtype) @ one for one in rows])
 
         means = self._each_client(work, parameters, batch, self.dimension)
@@ -259,7 +263,7 @@ class Network(Objective):
             own = self._named(parameters[runs].flatten(0, 1))
             shares = inside.flatten(0, 1).to(self.dtype) / batch.shape[-1]
             found = of_clients(own, inputs, targets[pairs], shares).values()
-            rows_of = torch.cat([one.flatten(1) for one in found], dim=1)
+            rows_of = torch.cat([one.reshape(len(one), -1) for one in found], dim=1)
             # 0 times what is not finite is not 0, and who has no record has the share of another's
             rows_of = torch.where(shares.any(-1, keepdim=True), rows_of, 0.0)
             result[runs] = rows_of.unflatten(0, rows.shape[:2])
@@ -308,13 +312,14 @@ class Network(Objective):
     def _record_gradients(
         self, part: ClientPart
     ) -> Iterator[tuple[list[Tensor], Tensor, np.ndarray]]:
-        """`record_gradients`, their norms [k] in float64, infinite or NaN where they are not
-        finite, and places, for some records at a time.
+        """`record_gradients` [k, .], their norms [k] in float64, infinite or NaN where they are
+        not finite, and places, for some records at a time.
         """
-        most = min(clipped_records(self.dimension), self._pass_records)
+        most = min(CLIPPED_RECORDS, max(1, CLIPPED_VALUES // self.dimension), self._pass_records)
         for inputs, targets, places in self._passes(part, most):
-            each = self.record_gradients(self._named(part.values), inputs, targets)
-            norms = torch.stack([vector_norms(one.flatten(1)) for one in each])
+            found = self.record_gradients(self._named(part.values), inputs, targets)
+            each = [one.reshape(len(one), -1) for one in found]
+            norms = torch.stack([vector_norms(one) for one in each])
             yield each, torch.linalg.vector_norm(norms, dim=0), places
 
     @property
@@ -324,8 +329,9 @@ class Network(Objective):
 
     @cached_property
     def _pass_bytes(self) -> int:
-        """What a pass may keep; on a GPU, which has one at a time, a quarter of what was free."""
-        return PASS_BYTES if self.device.type == "cpu" else free_memory(self.device) // 4
+        """What a pass may keep; on a GPU, which has one at a time, as much as fits well."""
+        on_cpu = self.device.type == "cpu"
+        return PASS_BYTES if on_cpu else min(DEVICE_BYTES, free_memory(self.device) // 8)
 
     @cached_property
     def _kept_bytes(self) -> int:
@@ -340,13 +346,11 @@ class Network(Objective):
         return max(1, kept_bytes(losses, own.values()))
 
     def _named(self, values: Tensor, needs_gradient: bool = False) -> dict[str, Tensor]:
-        """The parameters [..., *shape] by name, from [..., d], apart: where a product's rows begin
-        may change bits.
-        """
+        """The parameters [..., *shape] by name, from [..., d], apart, for a product's bits."""
         parts = values.split([shape.numel() for shape in self._shapes.values()], dim=-1)
         named = zip(self._shapes.items(), parts, strict=True)
         return {
-            name: part.clone().view(*part.shape[:-1], *shape).requires_grad_(needs_gradient)
+            name: part.clone().view((*part.shape[:-1], *shape)).requires_grad_(needs_gradient)
             for (name, shape), part in named
         }
 
@@ -393,8 +397,3 @@ class Network(Objective):
         features, targets = self._pools.of(records)
         rows = on_device(numbers, self.device)
         return self.inputs(features[rows]), targets[rows]
-
-
-def clipped_records(dimension: int) -> int:
-    """How many records' gradients are made at once."""
-    return max(1, min(CLIPPED_RECORDS, CLIPPED_VALUES // dimension))

@@ -10,6 +10,7 @@ import copy
 import inspect
 import warnings
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,11 @@ class OwnModule(Network):
     """
 
     not_covered = ("initial values and constants of a module of yours",)
+
+    def __init__(self, settings: OwnModuleSettings, *rest: Any) -> None:
+        super().__init__(settings, *rest)
+        content = settings.identity()["content"]
+        self.at_once = _at_once(settings.path, content, self.info.feature_shape, self.info.classes)
 
     @classmethod
     def dimension_of(cls, settings: OwnModuleSettings, info: DatasetInfo) -> int:
@@ -140,6 +146,26 @@ def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: in
     if _memory(module)[1] != before[1]:
         raise ConfigError(f"{where}: keeps something of the records that it has seen; keep nothing")
     return sum(one.numel() for one in parameters.values())
+
+
+@lru_cache(maxsize=16)
+def _at_once(path: str | None, content: str, shape: tuple[int, ...], classes: int | None) -> bool:
+    """Whether vmap goes over its parameters too; a matrix that is filled from them in place, say,
+    stands in the way.
+    """
+    module = _made(path, shape, classes, SEED).eval()
+    pairs = {name: torch.stack([one.detach()] * 2) for name, one in trainable(module).items()}
+
+    def total(own: dict[str, Tensor], records: Tensor) -> Tensor:
+        output: Tensor = functional_call(module, own, (records,))
+        return output.sum()
+
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            vmap(grad(total))(pairs, torch.zeros(2, 3, *shape))
+    except Exception:  # whatever the module's own code may raise
+        return False
+    return True
 
 
 def _memory(module: nn.Module) -> tuple[list[object], list[tuple[int, int]]]:

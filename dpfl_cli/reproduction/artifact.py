@@ -82,8 +82,8 @@ class Size:
       cells: which part of the paper's cells it has, where not all: "4 of 9 epsilons".
       full: this is the paper's size, or size plays no part; by default at scale=paper. Otherwise
         verdicts are "at reduced size".
-      gpu: takes days without a GPU, where it is therefore run by its own name alone, not as one of
-        its paper's or of all.
+      gpu: takes so long without a GPU that it is run there by its own name alone, not as one of
+        its paper's or of all, unless its runs are finished.
     """
 
     seeds: int | range
@@ -209,6 +209,8 @@ class Figure:
 
     def __post_init__(self) -> None:
         several(self, "measures", "panels", "log")
+        if not isinstance(self.spread, bool | str):
+            raise ConfigError(f"a figure: spread={self.spread!r}; write True, False or a measure")
 
 
 ABOVE: Sequence[Claim] = ()  # the claims above an artifact in its file

@@ -17,7 +17,7 @@ from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.plugins import plugin_words
 from dpfl_cli.simulation.run_plan import Plan
 
-RESERVED = {*FIXED, *PAPER, *PRIVACY}
+RESERVED = {*FIXED, *PAPER, *PRIVACY, "stage", "kept"}  # of what a search writes, the last two
 
 _composed = lru_cache(maxsize=512)(compose_config)  # configs that are not to be changed
 
@@ -73,7 +73,7 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
         if taken:
             raise ConfigError(
                 f"artifact {artifact.name}: a label cannot be called {taken[0]}, which is a column "
-                "of table.csv; rename it"
+                "of table.csv or search.csv; rename it"
             )
         other = seen.setdefault(tuple(sorted(run.labels.items())), run)
         if other is not run and other != run:

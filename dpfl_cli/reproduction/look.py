@@ -68,7 +68,7 @@ NARROW = 2.0  # inches of a panel of lines, where a row of them would not be one
 WIDEST = 12.5  # inches of a figure, 2000 pixels: more cannot be read at the width of a page
 HIDING = 0.02  # of an axis: its end hides a line that is as near to it
 MARKED = 16  # lines with at most this many points get markers
-LETTER = 0.022  # the width of one below an axis, of that axis
+LETTER = 0.085  # inches that one below an axis takes
 TICKED = 8  # a log x axis with at most this many places has its ticks there
 
 
@@ -170,8 +170,9 @@ def place_ticks(axis: Axes, places: Sequence[float], logarithmic: bool) -> None:
     if places and (len(places) <= TICKED or places[-1] <= 10 * places[0]):
         shown = places[:: 1 + len(places) // TICKED]
         texts = [f"{x:g}" for x in shown]
-        for number, (low, high) in enumerate(pairwise(shown)):  # the last of those that would meet
-            gap = log(high / low) / log(shown[-1] / shown[0])
+        width = axis.bbox.width / axis.figure.dpi
+        for number, (low, high) in enumerate(pairwise(shown)):  # one of two that would meet is kept
+            gap = width * log(high / low) / log(shown[-1] / shown[0])
             if gap < LETTER * len(texts[number] + texts[number + 1]) / 2:
                 texts[number] = ""
         axis.set_xticks(shown, texts)

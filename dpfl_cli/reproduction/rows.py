@@ -154,11 +154,12 @@ class Rows:
         those that are unknown for a seed.
         """
         found, _ = self._found(measure, labels, math.inf)
-        by_cell = found.groupby([*over], sort=False)["value"]
-        means = by_cell.transform(lambda values: values.mean(skipna=False))
+        if found.duplicated([*over]).any():  # of several seeds; pandas takes its time
+            by_cell = found.groupby([*over], sort=False)["value"]
+            means = by_cell.transform(lambda values: values.mean(skipna=False))
+            found = found.assign(value=means).drop_duplicates([*over])
         rising = self.measures[measure].better == "lower"
-        once = found.assign(value=means).drop_duplicates([*over])
-        ranked = once.sort_values("value", ascending=rising, kind="stable")
+        ranked = found.sort_values("value", ascending=rising, kind="stable")
         return ranked.set_index([*over])["value"]
 
     def best(self, measure: str, *over: str, **labels: Any) -> Any:
@@ -284,7 +285,7 @@ def in_order(values: Iterable[Any]) -> list[Any]:
     """Every different value once: texts before the first number, the numbers by size, other
     texts.
     """
-    found = list(values)
+    found = list(dict.fromkeys(values))
     before = takewhile(lambda value: not is_number(value), found)
     return list(dict.fromkeys([*before, *sorted(filter(is_number, found)), *found]))
 

@@ -104,13 +104,14 @@ def _check_memory(plan: Plan) -> None:
 def memory_budget(plan: Plan, workers: int = 1) -> int:
     """Bytes that a stack may take on each of the workers that share this machine.
 
-    A share of `launcher.memory`, or of half of what is free, on a CPU up to a ceiling.
+    A share of `launcher.memory`, or of half of what is free, here and on the device; on a CPU up to
+    a ceiling.
     """
     if plan.launcher.memory is not None:
         return max(plan.launcher.memory // workers, 1)
     device = pick_device(plan.runtime.device)
-    free = free_memory(device) // 2 // workers
-    return max(min(free, MOST_BYTES) if device.type == "cpu" else free, 1)
+    most = MOST_BYTES if device.type == "cpu" else free_memory(device) // 2 // workers
+    return max(min(free_memory("cpu") // 2 // workers, most), 1)
 
 
 def bytes_per_run(plan: Plan, after_first: bool = False) -> int:

@@ -91,11 +91,9 @@ def stacked(settings: Sequence[Settings], device: torch.device) -> SimpleNamespa
 
 
 def pick_device(name: str) -> torch.device:
-    """auto: the GPU if there is one. On it float32 is float32 in convolutions too."""
+    """auto: the GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda":
-        torch.backends.cudnn.allow_tf32 = False
     return torch.device(name)
 
 
@@ -138,6 +136,7 @@ class Stack:
         self._last = np.array([plan.last_round for plan in plans])
         self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
         self.device = pick_device(first.runtime.device)
+        torch.backends.cudnn.allow_tf32 = False  # float32 is float32 in convolutions too
         self.algorithm = first.algorithm.target(
             stacked([plan.algorithm.settings for plan in plans], self.device)
         )

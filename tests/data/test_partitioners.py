@@ -371,7 +371,7 @@ REGRESSION = DatasetInfo("lines", "synthetic", "", (1,), None, 100, 50)
             Iid,
             IidSettings(clients=101),
             INFO,
-            "partitioner.clients=101: 101 clients x 1 = 101 records, and dataset=made has 100",
+            "partitioner.clients=101: more clients than records: dataset=made has 100; lower it",
         ),
         (
             Iid,
@@ -379,7 +379,12 @@ REGRESSION = DatasetInfo("lines", "synthetic", "", (1,), None, 100, 50)
             INFO,
             "10 clients x 11 = 110 records, and dataset=made has 100",
         ),
-        (Dirichlet, DirichletSettings(clients=101), INFO, "101 clients x 1 = 101 records"),
+        (
+            Dirichlet,
+            DirichletSettings(clients=101),
+            INFO,
+            "partitioner.clients=101: more clients than records",
+        ),
         (
             Dirichlet,
             DirichletSettings(clients=51, records_per_client=2),
@@ -408,7 +413,7 @@ REGRESSION = DatasetInfo("lines", "synthetic", "", (1,), None, 100, 50)
             Shards,
             ShardsSettings(clients=40, shards_per_client=3),
             INFO,
-            "40 clients x 3 = 120 records, and dataset=made has 100",
+            "partitioner.shards_per_client=3: 40 clients x 3 = 120 records, and dataset=made",
         ),
         (
             Mixed,

@@ -54,6 +54,24 @@ class Toy(Network):
         return features.unsqueeze(1)
 
 
+class WithScale(nn.Module):
+    """A number times what a network gives, and a parameter of no use."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.scale, self.unused = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.ones(2))
+        self.body = body
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scale * self.body(inputs)
+
+
+class Scaled(Toy):
+    @classmethod
+    def network(cls, settings, info: DatasetInfo) -> nn.Module:
+        return WithScale(super().network(settings, info))
+
+
 class Segmenting(Toy):
     """A class for every pixel, with a loss and scores of its own."""
 
@@ -147,7 +165,7 @@ def threads(request: pytest.FixtureRequest):
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kind", [Toy, Segmenting])
+@pytest.mark.parametrize("kind", [Toy, Scaled, Segmenting])
 def test_gradients_norms_and_clipped_means_are_those_of_the_records(
     kind, threads, monkeypatch
 ) -> None:
@@ -218,7 +236,7 @@ def test_minibatches_are_of_the_records_they_name(monkeypatch) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [Toy, Segmenting])
+@pytest.mark.parametrize("kind", [Toy, Scaled, Segmenting])
 @pytest.mark.parametrize("calls", [1, 3, 100], ids=lambda pairs: f"{pairs} clients a call")
 def test_one_call_for_all_clients_is_one_for_each(kind, calls, monkeypatch) -> None:
     """What a GPU computes; of runs with one pool dealt in two ways, and another pool."""

@@ -35,6 +35,16 @@ class Net(nn.Module):
     def forward(self, x):
         return self.head(self.body(x) + self.fixed) * self.scale
 
+class Fills(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.weights = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        square = torch.zeros(5, 3)
+        square[[0, 1, 2], [0, 1, 2]] = self.weights
+        return x @ square
+
 class Base(nn.Module):
     def __init__(self):
         super().__init__()
@@ -171,6 +181,12 @@ def test_what_a_forward_pass_does_not_use_has_a_gradient_of_zero(path: str) -> N
     torch.testing.assert_close(whole, opened(own.clipped_gradient(start, free).values).float())
     assert whole[..., :18].abs().sum() > 0
     assert not whole[..., 18:].any()
+
+
+def test_only_what_vmap_goes_over_the_parameters_of_is_one_call(path: str) -> None:
+    """As it does not where a matrix is filled from them; a GPU then takes client after client."""
+    assert objective(path, "Net", 3).at_once
+    assert not objective(path, "Fills", 3).at_once
 
 
 def test_it_begins_as_its_layers_draw_by_the_runs_seed(path: str) -> None:

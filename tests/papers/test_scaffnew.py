@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -17,12 +18,13 @@ from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, OTHERS_CHOOSE
 from dpfl_cli.papers.scaffnew.clip_norm import GROUPS, fig5
 from dpfl_cli.papers.scaffnew.iterations import fig3
 from dpfl_cli.papers.scaffnew.local_steps import fig2
-from dpfl_cli.reproduction.api import Artifact, Rows
+from dpfl_cli.reproduction.api import Artifact, Rows, Size
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import table
 from dpfl_cli.reproduction.numbers import Row, row_of
 from dpfl_cli.reproduction.reduce import _derived
 from dpfl_cli.reproduction.tables import framed, rows_of
+from dpfl_cli.simulation.store import RunStore
 
 
 def rows_from(artifact: Artifact, labels: list[str], rows: list[Row]) -> Rows:
@@ -139,16 +141,22 @@ def test_local_steps_that_other_seeds_choose(artifact: Artifact, claim: str) -> 
     assert [one.differences.tolist() for one in compared] == [[2.0, 1.0, 1.0]] * 2
 
 
-def test_what_needs_a_gpu_is_left_out_without_one_unless_it_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_needs_a_gpu_is_left_out_without_one_unless_it_is_named_or_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    name = "scaffnew/fig2_cifar10"
+    name, store = "scaffnew/fig2_cifar10", RunStore(tmp_path)
     known = [artifacts()["scaffnew/fig2"], artifacts()[name]]
+    sizes = {"paper": Size(3, 600, gpu=True)}
+    own = [Artifact(id="mine", title="Mine", shows="", sizes=sizes, runs=iter, measures={})]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert _possible(known, ["scaffnew"], "paper") == known[:1]
+    assert _possible(known, ["scaffnew"], "paper", store) == known[:1]
     assert f"{name}: left out" in capsys.readouterr().err
-    assert _possible(known, ["scaffnew", name], "paper") == known
-    assert _possible(known, ["scaffnew"], "quick") == known
+    assert _possible(known, ["scaffnew", name], "paper", store) == known
+    assert _possible(own, ["mine.py"], "paper", store) == own
+    assert _possible(known, ["scaffnew"], "quick", store) == known
+    monkeypatch.setattr(RunStore, "finished", lambda self, run: run)
+    assert _possible(known, ["scaffnew"], "paper", store) == known
+    monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert _possible(known, ["scaffnew"], "paper") == known
+    assert _possible(known, ["scaffnew"], "paper", store) == known
     assert not capsys.readouterr().err

@@ -36,6 +36,7 @@ from dpfl_cli.simulation.plugins import load_plugins
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import run_files
 from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunStore
 
 SMALL = ["dataset.clients=60", "dataset.dimension=6", "rounds=12", "runtime.checkpoint_every=1e-9"]
@@ -340,6 +341,23 @@ def test_a_budget_is_shared_by_workers(
     assert plan.id == make_plan(compose_config(SMALL)).id
     monkeypatch.setattr(grouping, "free_memory", lambda device: 1000 * 4096)
     assert [grouping.memory_budget(plan, workers) for workers in (1, 4)] == [bytes_, bytes_ // 4]
+
+
+def test_a_stack_on_a_device_may_take_half_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And half of the host's, whatever a CPU's caches hold."""
+    plan, free = make_plan(compose_config(SMALL)), {"meta": 1 << 40, "cpu": 1 << 42}
+    monkeypatch.setattr(grouping, "free_memory", lambda device: free[str(device)])
+    assert grouping.memory_budget(plan) == grouping.MOST_BYTES
+    monkeypatch.setattr(grouping, "pick_device", lambda name: torch.device("meta"))
+    assert grouping.memory_budget(plan) == 1 << 39
+    free["cpu"] = 1 << 36
+    assert grouping.memory_budget(plan, workers=2) == 1 << 34
+
+
+def test_float32_is_that_in_convolutions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    Stack([Member(make_plan(compose_config(SMALL)))])
+    assert not torch.backends.cudnn.allow_tf32
 
 
 @pytest.mark.parametrize("text", ["4 apples", "-3", "0", "GiB"])

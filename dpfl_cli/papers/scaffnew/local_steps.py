@@ -249,7 +249,7 @@ def sizes(
         Size(
             seeds,
             paper,
-            "reduced, for the paper's own size takes weeks (its settings are the presets "
+            "reduced, for the paper's own size takes two cores weeks (its settings are the presets "
             "scaffnew/cifar10, femnist, reddit, ixi and messidor). CIFAR-10: a small network on "
             "clients of the paper's size, 500 iterations of batches of 16, all test images; "
             f"Messidor's stand-in: 500 iterations; the others as at quick, {which}",
