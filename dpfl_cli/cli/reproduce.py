@@ -199,7 +199,9 @@ def _list() -> int:
         ]
         start = f"{name:<{width}}  {'  '.join(f'{one:>6}' for one in minutes)}  "
         of = f" (runs of {artifact.runs_of})" if artifact.runs_of else ""
-        print(start + artifact.title + of)
+        left = [scale for scale in SCALES if artifact.size(scale).gpu]
+        alone = f" (scale={left[0]} without a GPU by its own name alone)" if left else ""
+        print(start + artifact.title + of + alone)
     return 0
 
 
