@@ -242,6 +242,16 @@ def test_files_that_are_no_weights_are_refused_in_one_line(content, tmp_path):
         read_weights(tmp_path / "absent.pth")
 
 
+def test_weights_that_do_not_fit_into_memory_are_not_called_damaged(monkeypatch, tmp_path):
+    def full(*args, **options):
+        raise MemoryError
+
+    torch.save({"a": torch.ones(1)}, tmp_path / "weights.pth")
+    monkeypatch.setattr(torch, "load", full)
+    with pytest.raises(MemoryError):
+        read_weights(tmp_path / "weights.pth")
+
+
 def test_grey_images_are_repeated_and_resized():
     grey = as_images(np.linspace(0, 1, 2 * 28 * 28, dtype=np.float32).reshape(2, 28, 28))
     x = network_input(grey, 224, [0.5] * 3, [0.25] * 3)

@@ -9,6 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.api import (
     Artifact,
     Derived,
@@ -256,6 +257,11 @@ def test_fits_are_curves_and_bands_may_be_of_another_measure() -> None:
     (band,) = axis.collections
     ends = np.asarray(band.get_paths()[0].vertices)
     assert set(ends[ends[:, 0] == 4.0, 1]) == {0.0, 6.0}
+
+
+def test_a_spread_is_a_measure_or_none() -> None:
+    with pytest.raises(ConfigError, match=r"spread=\{'accuracy': 'std'\}; write True, False or a"):
+        Figure("lines", "T", "accuracy", spread={"accuracy": "std"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -509,7 +509,7 @@ def test_an_id_of_ones_own_is_the_name_of_a_folder(tmp_path: Path) -> None:
         papers.own(path)
 
 
-@pytest.mark.parametrize("name", ["value", "seeds", "paper_std", "epsilon", "trust", "delta"])
+@pytest.mark.parametrize("name", ["value", "seeds", "paper_std", "epsilon", "trust", "kept"])
 def test_a_label_that_is_a_column_of_the_table_is_refused(name: str) -> None:
     runs = [Run({name: 1}, [])]
     with pytest.raises(ConfigError, match=f"a label cannot be called {name}, which is a column"):
