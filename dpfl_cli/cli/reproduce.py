@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 from dpfl_cli.simulation.signals import handled
@@ -137,23 +137,31 @@ def _possible(
     """Without those of dpfl that need a GPU where there is none, unless they are called by their
     own names, or finished.
     """
-    from dpfl_cli.reproduction.reproduce import prepare
     from dpfl_cli.simulation.stack import pick_device
 
     kept, on_cpu = [], pick_device("auto").type == "cpu"
     for one in artifacts:
-        if on_cpu and one.size(scale).gpu and one.paper is not None and one.name not in names:
-            (job,) = prepare([one], scale, store)
-            if any(store.finished(run) is None for run in job.plans):
-                hours = one.size(scale).minutes / 60
-                print(
-                    f"{one.name}: left out, for without a GPU it takes about {hours:.0f} hours at "
-                    f"scale={scale}; by its own name it is run here too",
-                    file=sys.stderr,
-                )
-                continue
-        kept.append(one)
+        size = one.size(scale)
+        asked = one.name in names or one.paper is None
+        if not on_cpu or not size.gpu or asked or _finished(one, scale, store):
+            kept.append(one)
+            continue
+        print(
+            f"{one.name}: left out, for without a GPU it takes about {size.minutes / 60:.0f} hours "
+            f"at scale={scale}; by its own name it is run here too",
+            file=sys.stderr,
+        )
     return kept
+
+
+def _finished(artifact: "Artifact", scale: "Scale", store: RunStore) -> bool:
+    from dpfl_cli.reproduction.reproduce import prepare
+
+    try:
+        (job,) = prepare([artifact], scale, store)
+    except DataError:  # without the data nothing can tell
+        return False
+    return all(store.finished(run) for run in job.plans)
 
 
 def _order(artifact: "Artifact", scale: "Scale") -> tuple[bool, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -154,6 +155,10 @@ def test_what_needs_a_gpu_is_left_out_without_one_unless_it_is_named_or_there(
     assert _possible(known, ["scaffnew", name], "paper", store) == known
     assert _possible(own, ["mine.py"], "paper", store) == own
     assert _possible(known, ["scaffnew"], "quick", store) == known
+    job = SimpleNamespace(plans={"a": None})
+    monkeypatch.setattr("dpfl_cli.reproduction.reproduce.prepare", lambda *given: [job])
+    assert _possible(known, ["scaffnew"], "paper", store) == known[:1]
+    assert f"{name}: left out" in capsys.readouterr().err
     monkeypatch.setattr(RunStore, "finished", lambda self, run: run)
     assert _possible(known, ["scaffnew"], "paper", store) == known
     monkeypatch.undo()
