@@ -17,11 +17,11 @@ from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 from dpfl_cli.simulation.signals import handled
-from dpfl_cli.simulation.store import RunStore
 
 if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact, Scale
     from dpfl_cli.reproduction.reproduce import Produced
+    from dpfl_cli.simulation.store import RunStore
 
 AGAIN = 0.05  # seconds until the time is looked at again
 # what Ctrl-C comes to where nobody sees to it; jobs in the background ignore it
@@ -90,6 +90,7 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.reproduction.published import publish_artifact
     from dpfl_cli.reproduction.report import write_report
     from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
+    from dpfl_cli.simulation.store import RunStore
 
     load_plugins(args.plugin)
     pass_on(args.plugin)
@@ -132,7 +133,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _possible(
-    artifacts: Sequence["Artifact"], names: Sequence[str], scale: "Scale", store: RunStore
+    artifacts: Sequence["Artifact"], names: Sequence[str], scale: "Scale", store: "RunStore"
 ) -> list["Artifact"]:
     """Without those of dpfl that need a GPU where there is none, unless they are called by their
     own names, or finished.
@@ -154,7 +155,7 @@ def _possible(
     return kept
 
 
-def _finished(artifact: "Artifact", scale: "Scale", store: RunStore) -> bool:
+def _finished(artifact: "Artifact", scale: "Scale", store: "RunStore") -> bool:
     from dpfl_cli.reproduction.reproduce import prepare
 
     try:

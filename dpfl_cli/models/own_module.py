@@ -49,8 +49,9 @@ class OwnModule(Network):
 
     def __init__(self, settings: OwnModuleSettings, *rest: Any) -> None:
         super().__init__(settings, *rest)
-        content = settings.identity()["content"]
-        self.at_once = _at_once(settings.path, content, self.info.feature_shape, self.info.classes)
+        if self.device.type != "cpu":
+            known = settings.identity()["content"], self.info.feature_shape, self.info.classes
+            self.at_once = _at_once(settings.path, *known)
 
     @classmethod
     def dimension_of(cls, settings: OwnModuleSettings, info: DatasetInfo) -> int:

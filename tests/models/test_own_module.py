@@ -130,14 +130,16 @@ def info(classes: int | None) -> DatasetInfo:
     return DatasetInfo("mine", "real", "", (5,), classes, 12, 3)
 
 
-def objective(path: str, name: str, classes: int | None, runs: int = 1) -> OwnModule:
+def objective(
+    path: str, name: str, classes: int | None, runs: int = 1, device: str = "cpu"
+) -> OwnModule:
     generator = np.random.default_rng(0)
     targets = generator.integers(3, size=12) if classes else generator.normal(size=12)
     records = Records(generator.normal(size=(12, 5)).astype(np.float32), targets)
     dataset = Dataset(info(classes), records, records)
     federation = Federation(dataset, Partition.from_counts(np.arange(12), np.array([5, 4, 3])))
     settings = OwnModuleSettings(path=f"{path}:{name}")
-    return OwnModule(settings, [federation], np.zeros(runs, np.int64))
+    return OwnModule(settings, [federation], np.zeros(runs, np.int64), device)
 
 
 @pytest.mark.parametrize("classes", [3, None])
@@ -185,8 +187,8 @@ def test_what_a_forward_pass_does_not_use_has_a_gradient_of_zero(path: str) -> N
 
 def test_only_what_vmap_goes_over_the_parameters_of_is_one_call(path: str) -> None:
     """As it does not where a matrix is filled from them; a GPU then takes client after client."""
-    assert objective(path, "Net", 3).at_once
-    assert not objective(path, "Fills", 3).at_once
+    assert objective(path, "Net", 3, device="meta").at_once
+    assert not objective(path, "Fills", 3, device="meta").at_once
 
 
 def test_it_begins_as_its_layers_draw_by_the_runs_seed(path: str) -> None:

@@ -285,10 +285,7 @@ def _figure(
         runs_of="" if own else "scaffnew/fig5",
         measures=MEASURES,
         best=[LOWEST],
-        tables=[
-            by_steps("C"),
-            at_best("Best local steps"),
-        ],
+        tables=[by_steps("C"), at_best("Best local steps")],
         figures=[against_steps("task" if clip_norm else "C")],
         claims=[
             one
