@@ -60,17 +60,13 @@ SMALLER_CLIP, LARGER_CLIP = 0.01, 10.0
 WITH_SMALLER_CLIP = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 
 
-def points(method: str, scale: Scale, preset: str, further: bool = True) -> Iterator[Point]:
+def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
     """The points of a method's grid at user level that are searched; at scale=paper also those
     beyond, for the ends of the others were the best, and where clients differ DP-SCAFFOLD's alone.
-
-    Args:
-      further: with those beyond, which wide features, whose runs take long, leave out.
     """
     adult, wider = preset == "adult", scale == "paper"
     differ = preset in ("federated_emnist", "synthetic")
-    further = further and wider
-    beyond = further and not differ
+    beyond = wider and not differ
     clips = SMALL_CLIPS if wider or (adult and scale == "quick") else SMALL_CLIPS[1:]
     if method == "FGD":
         yield from grid(eta=SERVER_STEPS[scale], clip=clips)
@@ -90,7 +86,7 @@ def points(method: str, scale: Scale, preset: str, further: bool = True) -> Iter
             local += [(1, 0.5), *((5, length) for length in lengths)]
         for clip, (steps, length) in product(clips, local):
             yield {"steps": steps, "length": length, "clip": clip}
-        if further:
+        if wider:
             # of clip norms the smallest was the best nearly everywhere: 0.01, then 0.001
             longer, clips = lengths if differ else lengths[1:], (SMALLER_CLIP, 0.003, 0.001)
             yield from grid(steps=5, length=longer, clip=(*clips, 0.0003, 0.0001))

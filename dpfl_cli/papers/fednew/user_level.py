@@ -3,7 +3,6 @@ to 6.4, J).
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, TITLES, WHOLE
@@ -37,7 +36,7 @@ from dpfl_cli.papers.fednew._search import (
     SYNTHETIC,
     Tasks,
 )
-from dpfl_cli.papers.fednew._user_search import at_user_level, points
+from dpfl_cli.papers.fednew._user_search import at_user_level
 from dpfl_cli.papers.fednew.record_level import (
     READINGS,
     TESTED,
@@ -359,11 +358,10 @@ fig8 = beside_fedfc(
     "FN_FC",
     "1280 features (512 principal components at scale=quick)",
     "wide",
-    (1.4, 67),
+    (1.4, 80),
     OF_WIDE_IMAGES,
     "three seeds; a staged search",
     part="2 of 6 epsilons",
     keep=2,
     epsilons={**OF_WIDE, "paper": (0.5, 10.0)},
-    points=partial(points, further=False),
 )
