@@ -82,7 +82,7 @@ def right(loss: Loss, z: Tensor, targets: Tensor) -> Tensor:
     """
     if isinstance(loss, Logistic):
         return (z.squeeze(-2) > 0) == (targets > 0)
-    return z.argmax(dim=-2) == targets
+    return z.mT.contiguous().argmax(dim=-1) == targets  # copied: faster than along another axis
 
 
 def probabilities(z: Tensor) -> Tensor:
