@@ -55,7 +55,29 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
             f"Under the paper's convention ({stated['convention']}) epsilon is "
             f"{stated['value']:.4f}."
         )
-    return lines + _repairs(outcomes) + _collusions(results)
+    return lines + _dealt(outcomes) + _repairs(outcomes) + _collusions(results)
+
+
+def _dealt(outcomes: Sequence[Outcome]) -> list[str]:
+    """What a partitioner leaves out, or does to the clients that data come with: its defaults may
+    be others than a user thinks.
+    """
+    lines = []
+    distinct = {
+        f"{one.plan.partitioner!r} {one.plan.info.name}": one
+        for one in outcomes
+        if one.status != "failed"
+    }
+    for one in distinct.values():
+        info, name = one.plan.info, one.plan.partitioner.name
+        if (held := one.record.dealt) < info.records:
+            lines.append(f"partitioner={name} deals {held:,} of {info.records:,} records.")
+        if info.clients is not None and name != "natural":
+            lines.append(
+                f"The records come with {info.clients:,} clients, and partitioner={name} deals "
+                f"them anew to {one.plan.clients:,} (partitioner=natural keeps theirs)."
+            )
+    return [*dict.fromkeys(lines)]
 
 
 def _repairs(outcomes: Sequence[Outcome]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.cli.varying import settings_of
+from dpfl_cli.cli.varying import preset_name, settings_of
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
 from dpfl_cli.config.identity import flat, text_of
 from dpfl_cli.simulation.store import RunRecord, RunStore
@@ -33,8 +33,10 @@ def row_of(record: RunRecord) -> dict[str, Any]:
     every key of its config.
     """
     result = record.result
+    parts = {name: one for name, one in record.config.items() if isinstance(one, dict)}
     return {
         "run": record.id,
+        **{group: preset_name(group, one) for group, one in parts.items() if "name" in one},
         **settings_of(record.config),
         **flat(record.config),
         **result["metrics"].get("last", {}),

@@ -73,14 +73,15 @@ def _folded(rows: Iterable[Iterable[tuple[str, str]]], width: int) -> list[str]:
 
 
 def epsilon_number(value: float | None) -> str:
-    """An epsilon to 4 decimals; from a million on, where it says no more than that, to 5 digits.
+    """An epsilon to 4 decimals; from a million on, where it says no more than that, and below a
+    thousandth to 5 digits.
 
-    >>> epsilon_number(15.658124), epsilon_number(500004264889.8)
-    ('15.6581', '5.0000e+11')
+    >>> epsilon_number(15.658124), epsilon_number(500004264889.8), epsilon_number(1e-6)
+    ('15.6581', '5.0000e+11', '1.0000e-06')
     """
     if value is None:
         return "none"
-    return f"{value:.4f}" if value < 1e6 else f"{value:.4e}"
+    return f"{value:.4f}" if value == 0 or 1e-3 <= value < 1e6 else f"{value:.4e}"
 
 
 def is_nominal(privacy: dict[str, Any]) -> bool:
@@ -237,9 +238,11 @@ def _caption(reports: Sequence[dict[str, Any]]) -> str:
         "{relation}",
         "{trust} trust",
         "{accountant} accountant",
-        "{releases} releases",
     )
     parts = ["/".join(sorted({form.format(**report) for report in private})) for form in forms]
+    counts = [report["releases"] for report in private]
+    ends = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    parts.append(f"{ends} release{'' if ends == '1' else 's'}")
     return f"epsilon: {', '.join(parts)}; tuning not included"
 
 

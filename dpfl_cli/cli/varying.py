@@ -13,6 +13,7 @@ from dpfl_cli.config.identity import canonical_json, flat, text_of
 from dpfl_cli.config.options import component_names, documented, option_files, parameters
 
 CHOICES = ("algorithm", "dp", "dataset")  # what a table of runs always shows
+STATED = ("dp.unit", "dp.relation")  # of what an epsilon means: shown wherever they differ
 QUIET = (".revision", ".sha256")  # how keys end that are shown only where nothing else differs
 
 
@@ -54,7 +55,9 @@ def preset_name(group: str, chosen: Mapping[str, Any]) -> str:
 
 @cache
 def _presets(group: str, component: str) -> dict[str, dict[str, Any]]:
-    """The presets of a component, each with the values in which it differs from its namesake."""
+    """The presets of a component, each with the values in which it differs from its namesake, or
+    where there is none from any other.
+    """
     files = {
         path.stem: {
             key.removeprefix(f"{group}."): yaml.safe_load(value)
@@ -63,12 +66,13 @@ def _presets(group: str, component: str) -> dict[str, dict[str, Any]]:
         for path in option_files(group)
         if component_names(group)[path.stem] == component
     }
-    own = files.pop(component, {})
+    own = files.pop(component, None)
+    others = list(files.values()) if own is None else [own]
     return {
         preset: {
             key: value
             for key, value in values.items()
-            if key in own and value != own[key] and "${" not in str(value)
+            if any(key in one and value != one[key] for one in others) and "${" not in str(value)
         }
         for preset, values in files.items()
     }
@@ -84,7 +88,8 @@ def repetitions(settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys in which runs differ. CHOICES come first, and what only follows from a choice (the
-    parameters of another algorithm, say) is left out, unless it is a number that all runs have.
+    parameters of another algorithm, say) is left out, unless it is a number that all runs have or
+    says what an epsilon means.
     """
 
     def kinds(keys: Sequence[str]) -> int:
@@ -106,6 +111,7 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
             key
             for key in keys
             if number == 0
+            or key in STATED
             or (number == 2 and are_numbers(key))
             or kinds([*chosen, key]) > kinds(chosen)
         ]

@@ -208,8 +208,10 @@ def _partition(path: str | None, records: int) -> Partition:
         found = _numpy(content)
         if isinstance(found, np.ndarray):
             owners, size = found.astype(np.int64, casting="same_kind"), len(found)
-            if owners.max(initial=0) > size:
-                raise ValueError(f"a client's number is above that of the {size} records")
+            if owners.max(initial=0) > size or owners.min(initial=0) < -1:
+                raise ValueError(
+                    f"a client's number is below -1 or above {size}, that of the records"
+                )
             counts = np.bincount(owners[owners >= 0])
             order = np.argsort(owners, kind="stable")
             made = Partition.from_counts(order[size - counts.sum() :], counts)

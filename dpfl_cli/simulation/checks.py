@@ -132,6 +132,11 @@ def check_participation(
             f"participation.cohort={'null' if size is None else f'{size:g}'}: there are {clients} "
             f"clients; give a {kind}number of at most that many"
         )
+    if size < 1:
+        raise ConfigError(
+            f"participation.cohort={size:g}: fewer than one client a round; it is a number of "
+            f"clients: {100 * size:g} % of the {clients} that there are is {size * clients:g}"
+        )
     if dp.unit == "record":
         raise ConfigError(
             f"{says}: drawing clients is priced where whole clients are protected, not under "

@@ -310,7 +310,8 @@ def failure_reason(error: BaseException, private: bool) -> str:
     """
     text = str(error)
     if private and not (isinstance(error, DpflError) and raised_by_dpfl(error)):
-        return without_values(error)
+        own = "; dpfl check FILE shows its message" if place_in_plugin(error) else ""
+        return without_values(error) + own
     if not private and isinstance(error, PrivacyError) and error.__cause__ is not None:
         text += f": {error.__cause__}"
     if not isinstance(error, DpflError):

@@ -123,6 +123,14 @@ class RunRecord:
         with np.load(io.BytesIO(self.content(MODEL)), allow_pickle=False) as file:
             return file["model"]
 
+    @property
+    def dealt(self) -> int:
+        """How many records its clients hold."""
+        import numpy as np
+
+        with np.load(io.BytesIO(self.content("partition.npz")), allow_pickle=False) as file:
+            return len(file["indices"])
+
     def series(self, metric: str) -> dict[int, float]:
         """round -> value of one metric."""
         return {int(row["round"]): row[metric] for row in self.rows if metric in row}

@@ -230,3 +230,40 @@ def test_an_export_has_the_columns_of_the_store_and_the_form_of_its_name(
     assert frame["dp.epsilon"].tolist() == [row["dp.epsilon"] for row in rows]
     assert main(["runs", "export", "--output", "runs.xlsx"]) == 2
     assert "write .csv, .json or .parquet" in capsys.readouterr().err
+
+
+def test_what_an_epsilon_means_is_shown_wherever_it_differs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also where it follows from another choice."""
+    laws = settings([], ["dp=cdp"], ["dp=cdp", "participation=poisson", "participation.cohort=3"])
+    assert "dp.relation" not in varying(laws[:2])
+    assert "dp.relation" in varying(laws)
+    drawn = ["participation=full,poisson", "accountant=rdp", "mechanism.noise_multiplier=1"]
+    small = ["dataset.clients=120", *SMALL[1:]]
+    out = dpfl(capsys, "run", "-m", *small, "algorithm=fedavg", "dp=cdp", *drawn)
+    assert "relation" in out.splitlines()[0]
+    assert ", 3 releases; tuning" in out
+
+
+def test_runs_are_found_by_the_names_that_they_were_asked_for_by(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["model=softmax", "dataset=synthetic_alpha_beta", "algorithm=fedavg", "dp=none"]
+    small = ["rounds=1", "partitioner.clients=3"]
+    dpfl(capsys, "run", "-m", *words, *small, "partitioner=iid,dirichlet")
+    for condition in ("model=softmax", "partitioner=dirichlet", "mechanism=none"):
+        found = dpfl(capsys, "runs", "list", "--where", condition)
+        assert found.count("synthetic_alpha_beta") > 0, condition
+
+
+def test_what_a_partitioner_leaves_out_or_deals_anew_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["dataset=synthetic_alpha_beta", "model=softmax", "algorithm=fedavg", "dp=none"]
+    run = ["run", *words, "rounds=1"]
+    assert "The records come" not in dpfl(capsys, *run, "partitioner=natural")
+    anew = dpfl(capsys, *run, "partitioner=iid", "partitioner.clients=3")
+    assert "partitioner=iid deals them anew to 3 (partitioner=natural keeps theirs)" in anew
+    few = ["partitioner=dirichlet", "partitioner.clients=3", "partitioner.records_per_client=5"]
+    assert "partitioner=dirichlet deals 15 of " in dpfl(capsys, *run, *few)

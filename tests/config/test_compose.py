@@ -48,6 +48,8 @@ def refused(*overrides: str) -> str:
         (["dp=ldpp"], "did you mean ldp"),
         (["algorithm.clipnorm=1"], "algorithm.clipnorm: unknown option; did you mean clip_norm?"),
         (["roundss=3"], "roundss: unknown option; did you mean rounds?"),
+        (["clip_norm=1"], "clip_norm: unknown option; did you mean algorithm.clip_norm?"),
+        (["relation=zero_out"], "relation: unknown option; did you mean dp.relation?"),
         (["+roundss=3"], "roundss: unknown option; did you mean rounds?"),
         (["rounds=many"], "rounds='many'"),
         (["rounds=2.5"], "rounds=2.5"),
