@@ -18,7 +18,7 @@ from dpfl_cli.cli.varying import cell_of
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.archive import DIFFERS, KNOWN, TAKEN, packed, take
-from dpfl_cli.simulation.store import RunRecord, RunStore, is_id
+from dpfl_cli.simulation.store import RunRecord, RunStore
 
 # What is read of a run first, which is left out where that is damaged.
 RESULT, ROWS, LEDGER = map(attrgetter, ("result", "rows", "ledger"))
@@ -99,12 +99,21 @@ def _wanted(store: RunStore, args: argparse.Namespace, needs: Needs) -> list[Run
     found = load(chosen(store, args.runs), needs, named=bool(args.runs))
     records = narrowed(found, args.where)
     if not records:
-        _say_none(args)
+        _say_none(store, args)
     return records
 
 
-def _say_none(args: argparse.Namespace) -> None:
+def _say_none(store: RunStore, args: argparse.Namespace) -> None:
     print(f"no runs in {outputs_dir()}{' match' if args.where else '; make one with: dpfl run'}")
+    _say_unfinished(store)
+
+
+def _say_unfinished(store: RunStore) -> None:
+    if ids := store.unfinished():
+        print(
+            f"and {len(ids)} unfinished, as {ids[0]}: the command that began one goes on with it "
+            "(dpfl runs prune --unfinished: all of them)"
+        )
 
 
 # --- the actions: each prints, and returns an exit code where it is not 0 -------------------------
@@ -122,12 +131,13 @@ def _list(store: RunStore, args: argparse.Namespace) -> None:
         print(json.dumps([row_of(record) for record in records], indent=2))
         return
     if not records:
-        _say_none(args)
+        _say_none(store, args)
         return
     cut = count > LISTED and not args.all
     if cut:
         records = records[:LISTED] if args.sort else records[-LISTED:]
     print_results(wide_console(), records, means=not cut)  # a mean over some seeds would mislead
+    _say_unfinished(store)
     if cut:
         print(
             f"the {'first' if args.sort else 'newest'} {LISTED} of {count} runs; the others: "
@@ -187,7 +197,7 @@ def _export(store: RunStore, args: argparse.Namespace) -> int:
     found = load(chosen(store, args.runs), ROWS, named=bool(args.runs))
     ids = {record.id for record in narrowed(found, args.where)}
     if not ids:
-        _say_none(args)
+        _say_none(store, args)
         return 0
     payload = _payload(load(store.all(), ROWS) if args.runs else found, ids, kind)
     if path:
@@ -207,9 +217,10 @@ def _archive(store: RunStore, args: argparse.Namespace) -> int:
     finished = [one for one in narrowed(whole, args.where) if one.finished]
     if finished:
         write_output(path, packed(finished))
-        print(f"{len(finished)} runs in {path}")
+        failed = len(narrowed(whole, args.where)) - len(finished)
+        print(f"{len(finished)} runs in {path}{f' ({failed} that failed left out)' * (failed > 0)}")
     else:
-        _say_none(args)
+        _say_none(store, args)
     return EXIT_DAMAGED if len(whole) < len(found) else 0
 
 
@@ -273,7 +284,7 @@ def _prune(store: RunStore, args: argparse.Namespace) -> None:
     if args.unfinished and store.partial.is_symlink():
         raise ConfigError(f"{store.partial}: a link; prune deletes nothing outside {store.runs}")
     if args.unfinished:  # others there are folders of running workers
-        ids = [path.name for path in store.partial.glob("*") if path.is_dir() and is_id(path.name)]
+        ids = store.unfinished()
     else:  # a damaged run can be deleted by name
         found = chosen(store, args.runs)
         if args.where:

@@ -56,15 +56,18 @@ class LinearRegression(SingleLayer):
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`distance` ||w - w*|| and `relative_distance` ||w - w*|| / ||w*|| (where the optimum w*
-        is known), and `train_loss` (1/M) sum_i mean_j (x_ij . w - y_ij)^2, each [R]; where settings
-        ask for them `objective`, (1/M) sum_i f_i, which is loss_factor times that, and
-        `gradient_quantiles`.
+        is known), and `train_loss` (1/M) sum_i mean_j (x_ij . w - y_ij)^2, each [R]; where there is
+        a test split `test_loss`, its mean of the same; where settings ask for them `objective`,
+        (1/M) sum_i f_i, which is loss_factor times `train_loss`, and `gradient_quantiles`.
         """
         (objective,) = self._scores(self._pool, parameters, self.loss.values)
         found = {"train_loss": objective / self.settings.loss_factor}
         if self.settings.objective:
             found["objective"] = objective
         found |= self.asked_quantiles(parameters)
+        if self._tests is not None:
+            (loss,) = self._scores(self._tests, parameters, self.loss.values)
+            found["test_loss"] = loss / self.settings.loss_factor
         if self._optimum is None:
             return found
         distance = torch.linalg.vector_norm(parameters - self._optimum, dim=-1)

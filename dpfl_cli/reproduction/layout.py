@@ -51,7 +51,8 @@ def page(
         artifact=artifact,
         words=artifact.name if artifact.paper else artifact.path.name + plugin_words(),
         scale=scale,
-        note=artifact.size(scale).note or ("as in the paper" if artifact.paper else ""),
+        note=artifact.size(scale).note
+        or ("" if reduced or not artifact.paper else "as in the paper"),
         horizon=horizon,
         reduced=reduced,
         beside=rows.frame["paper"].notna().any(),

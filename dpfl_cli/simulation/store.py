@@ -288,6 +288,10 @@ class RunStore:
         shutil.rmtree(old if keep_checkpoint else unfinished, ignore_errors=True)
         return RunRecord(run_id, target)
 
+    def unfinished(self) -> list[str]:
+        """The ids of interrupted runs, and of those that a process is at."""
+        return [path.name for path in self.partial.glob("*") if path.is_dir() and is_id(path.name)]
+
     def forget_unfinished(self, run_id: str) -> None:
         """Deletes what a kill right after publishing left of a run, but not an unfinished forced
         rerun, nor what a process is at.

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -856,7 +857,9 @@ def test_prune_of_what_is_unfinished_takes_nothing_else(
     store.write_checkpoint(record.id, b"of a forced rerun")
     store.write_checkpoint("0" * 12, b"")
     (store.partial / "workers-abc").mkdir()
+    assert "and 2 unfinished, as " in dpfl(capsys, "runs", "list")[1]
     assert dpfl(capsys, "runs", "prune", "--unfinished", "--yes")[0] == 0
+    assert "unfinished" not in dpfl(capsys, "runs", "list")[1]
     assert [path.name for path in store.partial.iterdir()] == ["workers-abc"]
     assert store.find(record.id)
     outside = tmp_path / "outside"
@@ -924,6 +927,19 @@ def test_an_archive_of_a_store_leaves_damaged_runs_out_and_says_so(
     assert (code, out) == (0, f"{file}: 2 taken\n")
     for run in whole:
         assert (tmp_path / "elsewhere" / "runs" / run.name / "result.json").exists()
+
+
+def test_an_archive_says_how_many_failed_runs_it_leaves_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "images.npz"
+    np.savez(path, features=np.zeros((12, 1, 28, 28), np.float32), targets=np.arange(12) % 2)
+    words = ["dataset=arrays", f"dataset.path={path}", "model=mnist_cnn", "partitioner.clients=3"]
+    assert dpfl(capsys, "run", *words, "algorithm=fedavg", "dp=none", "rounds=1")[0] == 3
+    assert dpfl(capsys, "run", *SMALL)[0] == 0
+    file = tmp_path / "runs.tar.xz"
+    code, out, _ = dpfl(capsys, "runs", "export", "--archive", str(file))
+    assert (code, out) == (0, f"1 runs in {file} (1 that failed left out)\n")
 
 
 def test_an_import_names_the_runs_that_differ(

@@ -15,7 +15,10 @@ from dpfl_cli.config.errors import DataError, DpflError
 from dpfl_cli.config.own_files import OwnFile
 from dpfl_cli.data.arrays import Arrays, ArraysSettings, File
 from dpfl_cli.data.federation import Partition
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.run_plan import federation_of
+from dpfl_cli.simulation.stack import Stack
 
 FEATURES = np.random.default_rng(0).normal(size=(12, 3))
 LABELS = np.array([7, 3] * 6)
@@ -70,6 +73,23 @@ def test_targets_that_are_floats_are_regression_and_features_floats(tmp_path: Pa
     assert found.info.classes is None
     assert found.train.features.dtype == np.float32
     assert np.array_equal(found.train.targets, FEATURES[:, 0])
+
+
+def test_regression_is_tested_on_the_records_that_are_held_out(tmp_path: Path) -> None:
+    """At zero the mean of squared targets: of those that are not trained on."""
+    targets = np.arange(12.0)
+    path = saved(tmp_path, features=FEATURES, targets=targets)
+    words = [f"dataset.path={path}", "dataset.test_fraction=0.25", "model=linear_regression"]
+    small = ["rounds=1", "partitioner.clients=3", "algorithm=fedavg", "dp=none"]
+    plan = make_plan(compose_config(["dataset=arrays", *words, *small]))
+    stack = Stack([Member(plan)])
+    stack.evaluate({})
+    row = stack.members[0].rows[0]
+    held = federation_of(plan).dataset.test
+    assert held is not None
+    assert len(held) == 3
+    assert row["test_loss"] == pytest.approx(np.mean(held.targets**2))
+    assert row["train_loss"] == pytest.approx((np.sum(targets**2) - np.sum(held.targets**2)) / 9)
 
 
 def test_test_records_are_held_out_alike_for_every_seed_or_from_a_file(mine: str) -> None:
