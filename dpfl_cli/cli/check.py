@@ -120,10 +120,12 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
         words = [f"algorithm={method}", *([] if given else protected)]
         if component.group != "algorithm":
             words.append(f"{component.group}={name}")
-        field = getattr(target, "noise_field", None)  # of a mechanism
-        levels = (f"mechanism.{field}=", "dp.epsilon=")
-        if field and not any(word.startswith(levels) for word in overrides):
-            words.append(f"mechanism.{field}=1")
+        level = getattr(target, "noise_field", None)  # of a mechanism
+        known = component.settings.model_fields.get(level) if level else None
+        ways = (f"mechanism.{level}=", "dp.epsilon=")
+        given_level = any(word.lstrip("+").startswith(ways) for word in overrides)
+        if known is not None and known.default is None and not given_level:
+            words.append(f"mechanism.{level}=1")
         label = name if component.group == "algorithm" else f"{name} ({method})"
         claimed = component.group == "model" and unit == "record"  # a plugin's bounds
         yield Case(component, f"{label} {protected[0]}", (*words, *overrides), claimed)

@@ -64,7 +64,7 @@ def _dealt(outcomes: Sequence[Outcome]) -> list[str]:
     """
     lines = []
     distinct = {
-        f"{one.plan.partitioner!r} {one.plan.info.name}": one
+        f"{one.plan.partitioner!r} {one.plan.info!r}": one
         for one in outcomes
         if one.status != "failed"
     }
@@ -75,9 +75,9 @@ def _dealt(outcomes: Sequence[Outcome]) -> list[str]:
         if info.clients is not None and name != "natural":
             lines.append(
                 f"The records come with {info.clients:,} clients, and partitioner={name} deals "
-                f"them anew to {one.plan.clients:,} (partitioner=natural keeps theirs)."
+                f"them anew to {one.plan.clients:,} others (partitioner=natural keeps theirs)."
             )
-    return [*dict.fromkeys(lines)]
+    return [*dict.fromkeys(lines)][:SETTINGS_SAID]
 
 
 def _repairs(outcomes: Sequence[Outcome]) -> list[str]:

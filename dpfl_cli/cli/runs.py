@@ -105,14 +105,17 @@ def _wanted(store: RunStore, args: argparse.Namespace, needs: Needs) -> list[Run
 
 def _say_none(store: RunStore, args: argparse.Namespace) -> None:
     print(f"no runs in {outputs_dir()}{' match' if args.where else '; make one with: dpfl run'}")
-    _say_unfinished(store)
+    _say_unfinished(store, args)
 
 
-def _say_unfinished(store: RunStore) -> None:
-    if ids := store.unfinished():
+def _say_unfinished(store: RunStore, args: argparse.Namespace) -> None:
+    """Where all runs were asked for: those too that have a checkpoint and no result yet."""
+    new = (one for one in store.unfinished() if not (store.runs / one).exists())
+    kept = [one for one in new if store.checkpoint_file(one).exists()]
+    if kept and not args.runs and not args.where:
         print(
-            f"and {len(ids)} unfinished, as {ids[0]}: the command that began one goes on with it "
-            "(dpfl runs prune --unfinished: all of them)"
+            f"and {len(kept)} interrupted or being run, as {min(kept)}: the command that began a "
+            "run goes on with it; `dpfl runs prune --unfinished` shows what would be deleted"
         )
 
 
@@ -137,7 +140,7 @@ def _list(store: RunStore, args: argparse.Namespace) -> None:
     if cut:
         records = records[:LISTED] if args.sort else records[-LISTED:]
     print_results(wide_console(), records, means=not cut)  # a mean over some seeds would mislead
-    _say_unfinished(store)
+    _say_unfinished(store, args)
     if cut:
         print(
             f"the {'first' if args.sort else 'newest'} {LISTED} of {count} runs; the others: "
@@ -214,11 +217,13 @@ def _archive(store: RunStore, args: argparse.Namespace) -> int:
         raise ConfigError(f"{path}: an archive is a tar.xz; name it so, as runs.tar.xz")
     found = chosen(store, args.runs)
     whole = load(found, WHOLE, named=bool(args.runs))
-    finished = [one for one in narrowed(whole, args.where) if one.finished]
+    wanted = narrowed(whole, args.where)
+    finished = [one for one in wanted if one.finished]
+    if failed := len(wanted) - len(finished):
+        print(f"left out, as they failed: {failed}")
     if finished:
         write_output(path, packed(finished))
-        failed = len(narrowed(whole, args.where)) - len(finished)
-        print(f"{len(finished)} runs in {path}{f' ({failed} that failed left out)' * (failed > 0)}")
+        print(f"{len(finished)} runs in {path}")
     else:
         _say_none(store, args)
     return EXIT_DAMAGED if len(whole) < len(found) else 0

@@ -36,8 +36,8 @@ def row_of(record: RunRecord) -> dict[str, Any]:
     parts = {name: one for name, one in record.config.items() if isinstance(one, dict)}
     return {
         "run": record.id,
-        **{group: preset_name(group, one) for group, one in parts.items() if "name" in one},
         **settings_of(record.config),
+        **{group: preset_name(group, one) for group, one in parts.items() if "name" in one},
         **flat(record.config),
         **result["metrics"].get("last", {}),
         "epsilon": result["privacy"]["epsilon"],

@@ -240,7 +240,7 @@ def _caption(reports: Sequence[dict[str, Any]]) -> str:
         "{accountant} accountant",
     )
     parts = ["/".join(sorted({form.format(**report) for report in private})) for form in forms]
-    counts = [report["releases"] for report in private]
+    counts = [report["releases"] for report in private if report["releases"]] or [0]
     ends = " to ".join(map(str, sorted({min(counts), max(counts)})))
     parts.append(f"{ends} release{'' if ends == '1' else 's'}")
     return f"epsilon: {', '.join(parts)}; tuning not included"

@@ -246,11 +246,11 @@ def _said(error: Exception) -> str:
     if isinstance(missing, ConfigKeyError | ConfigAttributeError):
         names = [str(name) for name in missing.parent_node if name not in ("hydra", "hints")]
         hint = nearest(str(missing.key), names) if names else "nothing is below a value"
-        parts = {name: missing.parent_node._get_node(name) for name in names}
-        inside = {name: one for name, one in parts.items() if isinstance(one, DictConfig)}
-        below = [name for name, one in inside.items() if missing.key in one]
-        if below:
-            hint = f"did you mean {' or '.join(f'{name}.{missing.key}' for name in below)}?"
+        if missing.full_key == missing.key != "name":  # an option that was given without its group
+            parts = {name: missing.parent_node._get_node(name) for name in names}
+            inside = {name: one for name, one in parts.items() if isinstance(one, DictConfig)}
+            below = [f"{name}.{missing.key}" for name, one in inside.items() if missing.key in one]
+            hint = f"did you mean {' or '.join(below)}?" if below else hint
         return f"{missing.full_key}: unknown option; {hint}"
     message = " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).strip()
     first = (message.splitlines() or [type(error).__name__])[0]

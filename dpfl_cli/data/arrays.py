@@ -210,7 +210,7 @@ def _partition(path: str | None, records: int) -> Partition:
             owners, size = found.astype(np.int64, casting="same_kind"), len(found)
             if owners.max(initial=0) > size or owners.min(initial=0) < -1:
                 raise ValueError(
-                    f"a client's number is below -1 or above {size}, that of the records"
+                    f"a client's number is below -1 or above {size}, the number of records"
                 )
             counts = np.bincount(owners[owners >= 0])
             order = np.argsort(owners, kind="stable")

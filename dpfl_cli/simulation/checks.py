@@ -126,16 +126,17 @@ def check_participation(
                 "participation=poisson or fixed, or drop it"
             )
         return
+    if size is not None and size < 1:
+        share = f": {100 * size:g} % of the {clients} that there are is {size * clients:g}"
+        raise ConfigError(
+            f"participation.cohort={size:g}: fewer than one client a round; it is a number of "
+            f"clients{share * (size * clients >= 1)}"
+        )
     if size is None or size > clients or (chosen.name == "fixed" and size % 1):
         kind = "" if chosen.name == "poisson" else "whole "
         raise ConfigError(
             f"participation.cohort={'null' if size is None else f'{size:g}'}: there are {clients} "
             f"clients; give a {kind}number of at most that many"
-        )
-    if size < 1:
-        raise ConfigError(
-            f"participation.cohort={size:g}: fewer than one client a round; it is a number of "
-            f"clients: {100 * size:g} % of the {clients} that there are is {size * clients:g}"
         )
     if dp.unit == "record":
         raise ConfigError(

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import matplotlib.figure
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -258,12 +259,20 @@ def test_runs_are_found_by_the_names_that_they_were_asked_for_by(
 
 
 def test_what_a_partitioner_leaves_out_or_deals_anew_is_said(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = ["dataset=synthetic_alpha_beta", "model=softmax", "algorithm=fedavg", "dp=none"]
     run = ["run", *words, "rounds=1"]
     assert "The records come" not in dpfl(capsys, *run, "partitioner=natural")
     anew = dpfl(capsys, *run, "partitioner=iid", "partitioner.clients=3")
-    assert "partitioner=iid deals them anew to 3 (partitioner=natural keeps theirs)" in anew
+    assert "partitioner=iid deals them anew to 3 others (partitioner=natural keeps theirs)" in anew
+    paths = []
+    for size in (6, 9):
+        paths.append(str(tmp_path / f"{size}.npz"))
+        np.savez(paths[-1], features=np.eye(size), targets=np.arange(size) % 2)
+    grid = ["dataset=arrays", f"dataset.path={','.join(paths)}", "partitioner.records_per_client=2"]
+    both = dpfl(capsys, "run", "-m", *words[1:], *grid, "partitioner.clients=2", "rounds=1")
+    assert "deals 4 of 6 records" in both
+    assert "deals 4 of 9 records" in both
     few = ["partitioner=dirichlet", "partitioner.clients=3", "partitioner.records_per_client=5"]
     assert "partitioner=dirichlet deals 15 of " in dpfl(capsys, *run, *few)

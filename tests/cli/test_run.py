@@ -857,9 +857,9 @@ def test_prune_of_what_is_unfinished_takes_nothing_else(
     store.write_checkpoint(record.id, b"of a forced rerun")
     store.write_checkpoint("0" * 12, b"")
     (store.partial / "workers-abc").mkdir()
-    assert "and 2 unfinished, as " in dpfl(capsys, "runs", "list")[1]
+    assert "and 1 interrupted or being run, as 000000000000" in dpfl(capsys, "runs", "list")[1]
     assert dpfl(capsys, "runs", "prune", "--unfinished", "--yes")[0] == 0
-    assert "unfinished" not in dpfl(capsys, "runs", "list")[1]
+    assert "interrupted" not in dpfl(capsys, "runs", "list")[1]
     assert [path.name for path in store.partial.iterdir()] == ["workers-abc"]
     assert store.find(record.id)
     outside = tmp_path / "outside"
@@ -939,7 +939,8 @@ def test_an_archive_says_how_many_failed_runs_it_leaves_out(
     assert dpfl(capsys, "run", *SMALL)[0] == 0
     file = tmp_path / "runs.tar.xz"
     code, out, _ = dpfl(capsys, "runs", "export", "--archive", str(file))
-    assert (code, out) == (0, f"1 runs in {file} (1 that failed left out)\n")
+    assert (code, out) == (0, f"left out, as they failed: 1\n1 runs in {file}\n")
+    assert "interrupted" not in dpfl(capsys, "runs", "list")[1]
 
 
 def test_an_import_names_the_runs_that_differ(

@@ -49,6 +49,7 @@ def refused(*overrides: str) -> str:
         (["algorithm.clipnorm=1"], "algorithm.clipnorm: unknown option; did you mean clip_norm?"),
         (["roundss=3"], "roundss: unknown option; did you mean rounds?"),
         (["clip_norm=1"], "clip_norm: unknown option; did you mean algorithm.clip_norm?"),
+        (["name=x"], "name: unknown option; choose from: accountant"),
         (["relation=zero_out"], "relation: unknown option; did you mean dp.relation?"),
         (["+roundss=3"], "roundss: unknown option; did you mean rounds?"),
         (["rounds=many"], "rounds='many'"),

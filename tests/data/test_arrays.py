@@ -206,7 +206,7 @@ def test_a_partition_file_deals_as_it_says(mine: str, tmp_path: Path) -> None:
         (np.zeros(5, int), "does not deal the 12 training records"),
         (np.full(12, -1), "does not deal the 12 training records"),
         (np.full(12, 0.5), "neither a .npy array"),
-        (np.full(12, 10**8), "a client's number is below -1 or above 12, that of the records"),
+        (np.full(12, 10**8), "a client's number is below -1 or above 12, the number of records"),
         (np.full(12, -2), "a client's number is below -1"),
         ({"indices": np.array([0, 0]), "offsets": np.array([0, 2])}, "does not deal"),
         ({"indices": np.array([0, 12]), "offsets": np.array([0, 2])}, "does not deal"),

@@ -266,6 +266,15 @@ def test_a_faulty_method_is_told_by_the_right_check(
     assert check_ in failed_checks(method(**parts), tmp_path, monkeypatch)
 
 
+def test_a_mechanism_without_a_level_is_checked_at_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise that no default says how strong it is would be refused, and nothing checked."""
+    body = MECHANISM_FAULTS["less noise than is priced"]
+    source = MECHANISM.replace("{BODY}", body).replace("| None = 2.5", "| None = None")
+    assert "noise" in failed_checks(source, tmp_path, monkeypatch)
+
+
 MEETING = {"BEFORE": "own = opened(update.values); other = own + 0.1 * own.sum(1, keepdim=True); "
            "update = clip(of_cohort(client_values(other), update.cohort), "
            "torch.ones(len(model)).double())"}  # fmt: skip
