@@ -9,7 +9,7 @@ from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.store import MODEL
 
 EXIT_RUNS_FAILED = 3
-SETTINGS_SAID = 4  # of a grid, each with a line about colluding clients
+SETTINGS_SAID = 4  # of a grid, each with a line of its own
 
 
 def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
