@@ -107,6 +107,7 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     """
     target, name = component.target, component.name
     given = [word for word in overrides if word.startswith("dp=")]
+    level = _level(component, overrides) if component.group == "mechanism" else []
     if component.group == "model":
         trusts = {("fedavg", "central", "client")}
         if "clipped_gradient" in target.provides:
@@ -120,15 +121,17 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
         words = [f"algorithm={method}", *([] if given else protected)]
         if component.group != "algorithm":
             words.append(f"{component.group}={name}")
-        level = getattr(target, "noise_field", None)  # of a mechanism
-        known = component.settings.model_fields.get(level) if level else None
-        ways = (f"mechanism.{level}=", "dp.epsilon=")
-        given_level = any(word.lstrip("+").startswith(ways) for word in overrides)
-        if known is not None and known.default is None and not given_level:
-            words.append(f"mechanism.{level}=1")
         label = name if component.group == "algorithm" else f"{name} ({method})"
         claimed = component.group == "model" and unit == "record"  # a plugin's bounds
-        yield Case(component, f"{label} {protected[0]}", (*words, *overrides), claimed)
+        yield Case(component, f"{label} {protected[0]}", (*words, *level, *overrides), claimed)
+
+
+def _level(component: Component, overrides: Sequence[str]) -> list[str]:
+    """A noise level for a mechanism that has none by default, and would be refused without."""
+    key = f"mechanism.{component.target.noise_field}"
+    known = component.settings.model_fields.get(component.target.noise_field)
+    given = any(word.lstrip("+").startswith((f"{key}=", "dp.epsilon=")) for word in overrides)
+    return [f"{key}=1"] if known is not None and known.default is None and not given else []
 
 
 def check(case: Case) -> list[dict[str, str]]:
