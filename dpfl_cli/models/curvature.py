@@ -14,6 +14,7 @@ inverts; the forms are this file's own).
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.data.devices import host_numbers, on_device
+from dpfl_cli.data.threads import even_parts, one_thread_each, slices
 from dpfl_cli.models.records import one_thread, product, shared_product
 
 Curvature = Literal["hessian", "covariance"]
@@ -205,8 +207,15 @@ def packed(matrices: Tensor, size: int) -> Tensor:
     """[..., p (p + 1) / 2] upper triangles, row by row, of the leading p x p parts of matrices
     [..., q, q].
     """
-    rows, columns = torch.triu_indices(size, size, device=matrices.device)
-    return matrices.flatten(-2).index_select(-1, rows * matrices.shape[-1] + columns)
+    indices = _triangle(size, matrices.shape[-1], matrices.device)
+    return matrices.flatten(-2).index_select(-1, indices)
+
+
+@cache
+def _triangle(size: int, width: int, device: torch.device) -> Tensor:
+    """[p (p + 1) / 2] where those entries lie; finding it takes longer than taking them."""
+    rows, columns = torch.triu_indices(size, size, device=device)
+    return rows * width + columns
 
 
 def unpacked(triangles: Tensor, size: int) -> Tensor:
@@ -230,12 +239,15 @@ def damped_inverse(matrices: Tensor, damping: Tensor, floor: bool) -> Tensor:
       [R, p, p] in the matrices' type; NaN where A is not finite.
     """
     result = torch.empty_like(matrices)
-    with one_thread():
-        for one, gamma, out in zip(matrices.double(), damping.double(), result, strict=True):
-            usable = torch.isfinite(one).all()
-            values, vectors = torch.linalg.eigh(torch.where(usable, one, 0.0))
-            shifted = (values.clamp(min=0.0) if floor else values) + gamma
-            out.copy_(torch.where(usable, (vectors / shifted) @ vectors.mT, torch.nan))
+
+    def invert(one: Tensor, gamma: Tensor, out: Tensor) -> None:
+        usable = torch.isfinite(one).all()
+        values, vectors = torch.linalg.eigh(torch.where(usable, one, 0.0))
+        shifted = (values.clamp(min=0.0) if floor else values) + gamma
+        out.copy_(torch.where(usable, (vectors / shifted) @ vectors.mT, torch.nan))
+
+    runs = zip(matrices.double(), damping.double(), result, strict=True)
+    one_thread_each([partial(invert, *run) for run in runs], None if matrices.is_cpu else 1)
     return result
 
 
@@ -248,39 +260,51 @@ def precondition(values: Tensor, matrices: Tensor, width: int) -> Tensor:
     """
     rows, matrices = values.reshape(len(values), -1, width), matrices.to(values.dtype)
     result = torch.empty_like(rows)
-    # run by run, into place: else a BLAS may round otherwise
-    for own, matrix, out in zip(rows, matrices, result, strict=True):
-        whole = len(own) // PRECONDITIONED * PRECONDITIONED
-        for part in (slice(0, whole), slice(whole, len(own))):
-            left = own[part].reshape(-1, min(PRECONDITIONED, max(len(own[part]), 1)), width)
-            if len(left):
-                product(left, matrix.expand(len(left), -1, -1), out[part].view_as(left))
+    # each by itself: else a BLAS may round otherwise
+    jobs = [
+        partial(product, own[None, part], matrix[None], out[None, part])
+        for own, matrix, out in zip(rows, matrices, result, strict=True)
+        for part in slices(len(own), PRECONDITIONED)
+    ]
+    one_thread_each(jobs, None if values.is_cpu else 1)
     return result.view(values.shape)
 
 
-def covariance_inverse(features: Tensor, roots: Tensor, damping: float | Tensor) -> Tensor:
-    """What `covariance_solve` needs of K = X^T diag(w) X: (damping I + G)^-1, G = K or, where n <
-    q, the smaller X_w X_w^T.
+def covariance_gram(features: Tensor, roots: Tensor) -> Tensor:
+    """G = K = X^T diag(w) X or, where n < q, the smaller X_w X_w^T.
 
     Args:
       features: [B, n, q] X.
       roots: [B, n] sqrt(w); X_w has the rows sqrt(w_j) x_j.
-      damping: positive.
 
     Returns:
-      [B, min(n, q), min(n, q)]; NaN where the matrix is not positive definite.
+      [B, min(n, q), min(n, q)].
     """
     rows = features * roots.unsqueeze(-1)
-    gram = (
-        product(rows, rows.mT) if features.shape[1] < features.shape[2] else product(rows.mT, rows)
-    )
-    gram.diagonal(dim1=1, dim2=2).add_(damping)
-    unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram)
-    with one_thread():
-        factor, failed = torch.linalg.cholesky_ex(gram)
-        inverse = torch.linalg.solve_triangular(factor, unit, upper=False)
-    inverse.masked_fill_((failed > 0)[:, None, None], torch.nan)
-    return product(inverse.mT, inverse)
+    if features.shape[1] < features.shape[2]:
+        return product(rows, rows.mT)
+    return product(rows.mT, rows)
+
+
+def covariance_inverse(gram: Tensor, damping: float | Tensor) -> Tensor:
+    """What `covariance_solve` needs of K: (damping I + G)^-1 [B, k, k] for a positive damping; NaN
+    where the matrix is not positive definite.
+    """
+    result = torch.empty_like(gram)
+    unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+
+    def invert(some: slice) -> None:
+        damped = gram[some].clone()
+        damped.diagonal(dim1=1, dim2=2).add_(damping)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        inverse = torch.linalg.solve_triangular(factor, unit.expand_as(damped), upper=False)
+        inverse.masked_fill_((failed > 0)[:, None, None], torch.nan)
+        product(inverse.mT, inverse, result[some])
+
+    threads = torch.get_num_threads() if gram.is_cpu else 1
+    parts = [slice(*ends) for ends in even_parts(len(gram), threads)]
+    one_thread_each([partial(invert, some) for some in parts], threads)
+    return result
 
 
 def covariance_solve(
@@ -293,7 +317,7 @@ def covariance_solve(
     / damping, where n < q.
 
     Args:
-      features: as for `covariance_inverse`, and all else, of the right sides' type.
+      features: as for `covariance_gram`, and all else, of the right sides' type.
       factors: of each of the S runs, its roots and what it gave.
       right: [S, B, c, q].
       damping: [S, 1, 1, 1].

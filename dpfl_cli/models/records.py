@@ -232,16 +232,22 @@ class Pool:
         """[S] the runs that use it."""
         return np.flatnonzero(self.index == federation)
 
-    def blocks(self, batch: Tensor | None, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
+    def blocks(
+        self,
+        batch: Tensor | None,
+        pair_bytes: Callable[[int], int],
+        runs: Sequence[int] | None = None,
+    ) -> Iterator[Block]:
         """All pairs that have records, in blocks under the byte budget.
 
         Args:
           batch: [R, M, b] record numbers of every client, or None for all its records. A number
             that is none of the client's own counts as no record: a row of zeros.
           pair_bytes: n -> bytes that the work on one pair with n records takes.
+          runs: those of these runs alone, of all records.
         """
         if batch is None:
-            yield from self._full(self._segments, pair_bytes)
+            yield from self._full(self._segments, pair_bytes, runs)
         else:
             yield from self._gathered(batch, pair_bytes)
 
@@ -270,13 +276,20 @@ class Pool:
         return slice(self._ends[federation], self._ends[federation + 1])
 
     def _full(
-        self, segments: Sequence[_Segment], pair_bytes: Callable[[int], int]
+        self,
+        segments: Sequence[_Segment],
+        pair_bytes: Callable[[int], int],
+        among: Sequence[int] | None = None,
     ) -> Iterator[Block]:
         for number, segment in enumerate(segments):
             runs, height = self.runs(segment.federation), segment.height
+            if among is not None:
+                runs = runs[np.isin(runs, among)]
             each = pair_bytes(height)
             several = max(1, min(len(runs), self._budget // each))
             size = max(1, self._budget // (each * several))
+            if size > (threads := torch.get_num_threads()):  # each as many clients as the other
+                size -= size % threads
             for part in slices(len(segment.clients), size):
                 clients, key = segment.clients[part], (number, part.start)
                 start = segment.start + part.start * height

@@ -31,6 +31,7 @@ from dpfl_cli.models.curvature import (
     Curvature,
     clippable_norms,
     conjugate_gradients,
+    covariance_gram,
     covariance_inverse,
     covariance_solve,
     curvature_product,
@@ -41,7 +42,7 @@ from dpfl_cli.models.curvature import (
 )
 from dpfl_cli.models.dense import DTYPES, Dense
 from dpfl_cli.models.losses import Loss, probabilities
-from dpfl_cli.models.records import Block, bounded_shares, product, shared_product
+from dpfl_cli.models.records import CPU_BLOCK, Block, bounded_shares, product, shared_product
 from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.record_means import record_covariance
@@ -269,19 +270,28 @@ class SingleLayer(Dense):
         Args:
           keys: [R] damping and bounds that factors are kept by; None: they are used once.
         """
-        factors = []
+        factors: dict[object, tuple[Tensor, Tensor]] = {}  # of the block
+        grams: dict[float, Tensor] = {}
+        names: list[object] = []
         for place, run in enumerate(block.numbers):
-            key = None if keys is None else (block.key, keys[0][run], keys[1][run])
-            factor = self._factors.get(key)
+            limit = place if keys is None else keys[1][run]
+            name = (block.key, limit if keys is None else keys[0][run], limit)
+            names.append(name)
+            if name in factors:
+                continue
+            factor = None if keys is None else self._factors.get(name)
             if factor is None:
-                roots, features = shares[place].sqrt(), block.features.to(shares.dtype)
-                inverse = covariance_inverse(features, roots, shifts[run])
+                roots = shares[place].sqrt()
+                if limit not in grams:
+                    grams[limit] = covariance_gram(block.features.to(shares.dtype), roots)
+                inverse = covariance_inverse(grams[limit], shifts[run])
                 factor = roots.to(side.dtype), inverse.to(side.dtype)
                 kept = self._kept_bytes + sum(part.nbytes for part in factor)
-                if key is not None and kept <= KEPT_FACTORS * free_memory(self.device):
-                    self._factors[key], self._kept_bytes = factor, kept
-            factors.append(factor)
-        return covariance_solve(block.features, factors, side, per_run(shifts[block.runs], side))
+                if keys is not None and kept <= KEPT_FACTORS * free_memory(self.device):
+                    self._factors[name], self._kept_bytes = factor, kept
+            factors[name] = factor
+        found, damping = [factors[name] for name in names], per_run(shifts[block.runs], side)
+        return covariance_solve(block.features, found, side, damping)
 
     def _solve_bytes(self, records: int) -> int:
         """Bytes that a solve of one pair works on."""
@@ -292,22 +302,30 @@ class SingleLayer(Dense):
         return self._solver_dtype.itemsize * held
 
     def _covariance_bytes(self, records: int) -> int:
-        """As `_solve_bytes`, with a covariance, in the records' type."""
+        """As `_solve_bytes`, with a covariance, in the records' type; less where a block would not
+        have all runs, which share what is made, or a client for every thread.
+        """
         wide, size = self.outputs * self.width, min(records, self.width)
-        return self.dtype.itemsize * (records * self.width + 4 * wide + size**2)
+        held = self.dtype.itemsize * (records * self.width + 4 * wide + size**2)
+        return min(held, CPU_BLOCK // (self.runs * torch.get_num_threads()))
 
     def _covariance(self, limits: Tensor) -> Tensor:
         """[R, M, p (p + 1) / 2] means of x x^T, each clipped to a Frobenius norm [R]."""
         size = self.features * (self.features + 1) // 2
-        result = torch.zeros(self.runs, self.clients, size, dtype=self.dtype, device=self.device)
-        for block in self._pool.blocks(None, self._moment_bytes):
-            means = []
+        kinds = [*zip(self.index.tolist(), host_numbers(limits), strict=True)]
+        firsts = [kinds.index(kind) for kind in kinds]  # a run that has the same
+        some = sorted(set(firsts))
+        made = 1 if len(some) == 1 else self.runs
+        result = torch.zeros(made, self.clients, size, dtype=self.dtype, device=self.device)
+        for block in self._pool.blocks(None, self._moment_bytes, some):
             for run in block.numbers:
                 shares = bounded_shares(block.weights, block.squared_norms, limits[run])
                 mean = product((block.features * shares.unsqueeze(-1)).mT, block.features)
-                means.append(packed(mean, self.features))
-            block.put(result, torch.stack(means))
-        return result
+                triangle = packed(mean, self.features)
+                for other in range(made):
+                    if firsts[other] == run:
+                        result[other, block.clients] = triangle
+        return result.expand(self.runs, -1, -1)
 
     def _moment_bytes(self, records: int) -> int:
         """Bytes that a covariance of one pair works on."""

@@ -19,7 +19,9 @@ MOST_RUNS = 256  # in a stack: each holds a lock, which is an open file
 FILES = 4  # of the files that a process may open, a stack's locks take one in so many
 MOST_BYTES = 2 << 30  # larger stacks gain nothing on a CPU and fall out of its caches
 COPIES = 8  # arrays of the size of all clients' parameters that a round may hold at once
-COVARIANCES = 4  # the same of clients' covariances, where a method releases them
+# the same of clients' covariances, where a method releases them: what runs share and what each has
+# clipped, and where every client's message is seen, that and its noise
+COVARIANCES, COVARIANCES_SENT = 2, 4
 
 
 def groups(plans: Sequence[Plan]) -> list[list[Plan]]:
@@ -70,9 +72,12 @@ def openings(members: Sequence[Member]) -> list[list[Member]]:
 
 def fitting(plan: Plan, after_first: bool = False) -> int:
     """How many runs like this one fit in the memory budget, at least 1; `after_first`: as in
-    `bytes_per_run`.
+    `bytes_per_run`. A first round that holds more than the others may take more than they do, for
+    what its runs have in common is made once.
     """
-    return max(1, memory_budget(plan) // bytes_per_run(plan, after_first))
+    later = bytes_per_run(plan, after_first=True)
+    first = later if after_first else bytes_per_run(plan)
+    return max(1, memory_budget(plan, ceiling=first == later) // first)
 
 
 def deal(plans: Sequence[Plan], workers: int) -> list[list[Plan]]:
@@ -101,17 +106,21 @@ def _check_memory(plan: Plan) -> None:
         )
 
 
-def memory_budget(plan: Plan, workers: int = 1) -> int:
+def memory_budget(plan: Plan, workers: int = 1, ceiling: bool = True) -> int:
     """Bytes that a stack may take on each of the workers that share this machine.
 
     A share of `launcher.memory`, or of half of what is free, here and on the device; on a CPU up to
-    a ceiling.
+    `MOST_BYTES`, unless there is to be no `ceiling`.
     """
     if plan.launcher.memory is not None:
         return max(plan.launcher.memory // workers, 1)
     device = pick_device(plan.runtime.device)
-    most = MOST_BYTES if device.type == "cpu" else free_memory(device) // 2 // workers
-    return max(min(free_memory("cpu") // 2 // workers, most), 1)
+    most = free_memory("cpu") // 2 // workers
+    if device.type != "cpu":
+        most = min(most, free_memory(device) // 2 // workers)
+    elif ceiling:
+        most = min(most, MOST_BYTES)
+    return max(most, 1)
 
 
 def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
@@ -123,7 +132,8 @@ def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
         alone.
     """
     model = plan.model.target
-    dtype = getattr(model, "dtype", torch.float64)  # the larger one where its settings decide
+    chosen = getattr(model, "dtype_of", None)  # where its settings decide
+    dtype = chosen(plan.model.settings) if chosen else getattr(model, "dtype", torch.float64)
     values = COPIES * dtype.itemsize * plan.rows * max(plan.dimension, 1)
     if plan.sampling is not None and getattr(plan.algorithm.target, "away", "") == "rests":
         # what clients keep who are away, before and after a round
@@ -134,5 +144,6 @@ def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
         matrices = [spec for spec in plan.specs if spec.shape == "matrix"]
         once = matrices and not any(spec.occurs(plan.rounds)[1:].any() for spec in matrices)
         triangles = 0 if after_first and once else plan.rows * size * (size + 1) // 2
-        values += COVARIANCES * dtype.itemsize * (triangles + size**2)
+        copies = COVARIANCES_SENT if plan.dp.trust == "local" else COVARIANCES
+        values += copies * dtype.itemsize * (triangles + size**2)
     return int(values + model.workspace(plan.model.settings, plan.info, plan.rows))

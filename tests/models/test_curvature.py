@@ -346,3 +346,34 @@ def test_what_is_not_finite_stays_in_its_record_or_its_client(name: str) -> None
         found.append(opened(objective.damped_solve(values, values, damping, kind, bound)))  # type: ignore[arg-type]
     assert torch.equal(*found)
     assert bool(found[0].isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("index", "bounds", "products"),
+    [
+        ([0, 0, 0, 0], [1.0, 1.0, 1.0, 1.0], 1),
+        ([0, 0, 0, 0], [1.0, 0.1, 1.0, 0.1], 2),
+        ([0, 1, 0, 1], [1.0, 1.0, 0.1, 1.0], 3),
+    ],
+    ids=["all alike", "two bounds", "two federations"],
+)
+def test_runs_share_the_covariances_of_one_bound_and_federation(
+    index: list[int], bounds: list[float], products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bits of each run by itself."""
+    counts, made = [5, 5, 5], []
+    own = single_layer.product
+    monkeypatch.setattr(
+        single_layer, "product", lambda left, right: made.append(len(left)) or own(left, right)
+    )
+
+    def found(index: list[int], bounds: list[float]) -> Tensor:
+        objective = make_objective(counts, index, features=6)
+        limits = torch.tensor(bounds, dtype=torch.float64)
+        return opened(objective.clipped_covariance(limits).values).clone()
+
+    together = found(index, bounds)
+    assert sum(made) == products * len(counts)
+    for run, (one, bound) in enumerate(zip(index, bounds, strict=True)):
+        alone = found([*range(one + 1)], [bound] * (one + 1))[one]
+        assert torch.equal(together[run], alone)

@@ -280,7 +280,7 @@ def test_a_run_takes_what_its_model_says(monkeypatch: pytest.MonkeyPatch) -> Non
     values = grouping.COPIES * 8 * 60 * 6  # float64 [M, d]
     model = plan.model.target
     for dtype, share, each in ((torch.float64, 1, 0), (torch.float32, 2, 1000)):
-        monkeypatch.setattr(model, "dtype", dtype, raising=False)
+        monkeypatch.setattr(model, "dtype_of", lambda settings, dtype=dtype: dtype)
         work = classmethod(lambda cls, settings, info, clients, each=each: each * clients)
         monkeypatch.setattr(model, "workspace", work)
         assert grouping.bytes_per_run(plan) == values // share + each * 60
