@@ -175,6 +175,9 @@ def _row(case: Case, kits: Sequence["Kit"], check: str) -> dict[str, str]:
         if noise.draws
         else "only Gaussian noise is measured, and none was drawn",
     }
+    if not faults and any(kit.cut_short for kit in kits):
+        why = "an error above ended the trial before all was looked at"
+        return {"of": case.label, "check": check, "result": "not reached", "why": why}
     seen = {"noise": bool(noise.draws), "sensitivity": reached > 0}
     if not faults and not seen.get(check, True):
         return {"of": case.label, "check": check, "result": UNMEASURED, "why": notes[check]}

@@ -109,8 +109,18 @@ def execute(args: argparse.Namespace) -> int:
             print(*commands(artifact, scale), sep="\n")
         return 0
     outputs = outputs_dir()
+    gaps: list[str] = []
+
+    def without(artifact: "Artifact", error: DataError) -> bool:
+        """Whether the rest is made without it: not where it was called by its own name."""
+        named = artifact.name in names or artifact.paper is None
+        if not named:
+            gaps.append(f"left out: {error}")
+            print(f"dpfl: {gaps[-1]}", file=sys.stderr, flush=True)
+        return not named
+
     if args.dry_run:
-        print(*dry_run(artifacts, scale, outputs, args.force), sep="\n")
+        print(*dry_run(artifacts, scale, outputs, args.force, without), sep="\n")
         return 0
 
     def say(line: str) -> None:
@@ -123,8 +133,8 @@ def execute(args: argparse.Namespace) -> int:
             print(publish_artifact(outputs, one.job.artifact, scale), flush=True)
 
     with _interrupted_after(args.at_most) if args.at_most else contextlib.nullcontext():
-        made = reproduce(artifacts, scale, outputs, say, args.quiet, args.force, after)
-    gaps = [f"{one.job.artifact.name}: {gap}" for one in made for gap in one.gaps]
+        made = reproduce(artifacts, scale, outputs, say, args.quiet, args.force, after, without)
+    gaps += [f"{one.job.artifact.name}: {gap}" for one in made for gap in one.gaps]
     for gap in gaps:
         print(f"dpfl: {gap}", file=sys.stderr)
     known = papers() | {one.name: one for one in artifacts}

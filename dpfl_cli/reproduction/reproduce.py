@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import dpfl_cli
-from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+from dpfl_cli.config.errors import ConfigError, DataError, DpflError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.audits import make_all
 from dpfl_cli.reproduction.choose import edges_text
@@ -67,13 +67,23 @@ def check_scale(scale: str) -> Scale:
     return scale
 
 
-def prepare(artifacts: Sequence[Artifact], scale: Scale, store: RunStore) -> list[Job]:
+def prepare(
+    artifacts: Sequence[Artifact],
+    scale: Scale,
+    store: RunStore,
+    without: Callable[[Artifact, DataError], bool] = lambda artifact, error: False,
+) -> list[Job]:
     """Plans every run of every artifact that is known of, before anything runs.
 
+    Args:
+      without: asked of an artifact whose data are not here: whether it is left out.
+
     Raises:
-      ConfigError, DataError: the first run that cannot be made, with its artifact.
+      ConfigError, DataError: the first run that cannot be made, with its artifact; or all are left
+        out.
     """
-    jobs = []
+    jobs: list[Job] = []
+    absent: DataError | None = None
     for artifact in artifacts:
         try:
             job = search(artifact, scale, partial(_foreseen, artifact, store))
@@ -81,8 +91,12 @@ def prepare(artifacts: Sequence[Artifact], scale: Scale, store: RunStore) -> lis
         except DpflError as error:
             text = str(error)
             named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
+            if isinstance(error, DataError) and without(artifact, absent := DataError(named)):
+                continue
             raise type(error)(named) from error
         jobs.append(job)
+    if absent is not None and not jobs:
+        raise absent
     return jobs
 
 
@@ -252,13 +266,17 @@ def _took(outcome: Outcome) -> dict[str, Any]:
 
 
 def dry_run(
-    artifacts: Sequence[Artifact], scale: Scale, outputs: Path, force: bool = False
+    artifacts: Sequence[Artifact],
+    scale: Scale,
+    outputs: Path,
+    force: bool = False,
+    without: Callable[[Artifact, DataError], bool] = lambda artifact, error: False,
 ) -> list[str]:
     """What a pass would run, an artifact a line with the stages of its search, and what all of it
     costs.
     """
     store, lines = RunStore(outputs), []
-    jobs = prepare(artifacts, scale, store)
+    jobs = prepare(artifacts, scale, store, without)
     for job in jobs:
         price = estimate([job], store, force)
         if job.stages:
@@ -278,18 +296,20 @@ def reproduce(
     quiet: bool = False,
     force: bool = False,
     after: Callable[[Produced], None] = lambda one: None,
+    without: Callable[[Artifact, DataError], bool] = lambda artifact, error: False,
 ) -> list[Produced]:
     """Makes all artifacts, each written as soon as its runs are there.
 
     Args:
       after: called with each as soon as it is written.
+      without: as for `prepare`.
 
     Raises:
       ConfigError, DataError: before anything runs.
       StoreError: the outputs cannot be written.
     """
     store = RunStore(outputs)
-    jobs = prepare(artifacts, scale, store)
+    jobs = prepare(artifacts, scale, store, without)
     store.prepare()
     for job in jobs:
         check_metrics(job, store)

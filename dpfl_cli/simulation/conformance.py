@@ -147,6 +147,7 @@ class Kit:
       faults: check -> what is wrong, empty where it passed.
       reached: the largest distance between neighbours' contributions, in sensitivities.
       draws, variance: how much noise was looked at, and its variance over the priced one.
+      cut_short: whether an error ended it before all was looked at.
     """
 
     plans: Sequence[Plan]
@@ -155,6 +156,7 @@ class Kit:
     reached: float = 0.0
     draws: int = 0
     variance: float = float("nan")
+    cut_short: bool = False
 
     def examine(self) -> None:
         """All checks; the others are not made where the method does not run at all."""
@@ -163,6 +165,7 @@ class Kit:
             self._look(Play([plan], [self.federation]))
         except Exception as error:
             self._note([("marks", _line(error))])
+            self.cut_short = True
             return
         first = slice(1) if plan.dp.unit == "record" else slice(None)
         features, targets = (values[first] for values in held(self.federation))
@@ -179,6 +182,7 @@ class Kit:
             self._noise()
         except Exception as error:
             self._note([("influence", f"other data end the run: {_line(error)}")])
+            self.cut_short = True
 
     def _place(self, data: Data) -> Federation:
         """The federation where the privacy unit, a client or its first record, holds other data."""

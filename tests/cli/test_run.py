@@ -242,6 +242,24 @@ def test_absent_data_is_one_line(
     assert len(err.strip().splitlines()) == 1
 
 
+def test_what_has_no_data_is_left_out_of_a_paper_and_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where it was called by its own name, or where nothing else is asked."""
+    monkeypatch.setenv("DPFL_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
+    code, out, err = dpfl(capsys, "reproduce", "fedexp", "scale=smoke", "--dry-run")
+    assert code == 0
+    assert "fedexp/fig1: " in out
+    assert "fedexp/table4" not in out
+    assert "left out: artifact fedexp/table4" in err
+    assert all("dpfl data fetch mnist" in line for line in err.splitlines())
+    for asked in (["fedexp", "fedexp/table4"], ["dynamic"]):
+        code, _, err = dpfl(capsys, "reproduce", *asked, "scale=smoke", "--dry-run")
+        assert code == 2
+        assert "left out" not in err.strip().splitlines()[-1]
+
+
 def test_divergence_exits_3_and_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
     words = (
         "-m",

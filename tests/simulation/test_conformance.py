@@ -266,6 +266,16 @@ def test_a_faulty_method_is_told_by_the_right_check(
     assert check_ in failed_checks(method(**parts), tmp_path, monkeypatch)
 
 
+def test_what_an_error_kept_from_being_looked_at_is_not_said_to_have_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = method(BEFORE=f"assert {RAW}.abs().amax() < 1e8")
+    assert failed_checks(source, tmp_path, monkeypatch) == {"influence"}
+    shown = capsys.readouterr().out
+    assert shown.count("not reached") == 4
+    assert " pass" not in shown
+
+
 def test_a_mechanism_without_a_level_is_checked_at_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
