@@ -1,5 +1,5 @@
-"""`dpfl new KIND NAME`: a commented file with an algorithm, a model, a data set or an artifact of
-yours to begin from, and its test.
+"""`dpfl new KIND NAME`: a commented file with an algorithm, a mechanism, a model, a data set, a
+partitioner or an artifact of yours to begin from, and its test.
 """
 
 import argparse
@@ -16,9 +16,13 @@ from dpfl_cli.config.options import component_names
 TEMPLATES = Path(__file__).parent / "templates"
 TRY = {  # how a file is tried
     "algorithm": "dpfl run --plugin {name}.py algorithm={name} dp=cdp",
+    "mechanism": "dpfl run --plugin {name}.py mechanism={name} dp=ldp dp.mode=paper "
+    "accountant=pure algorithm=fedavg dp.epsilon=8",
     "model": "dpfl run model=torch model.path={name}.py:{Name} dataset=mnist partitioner=iid "
     "algorithm=fedavg dp=cdp",
     "dataset": "dpfl run dataset=arrays dataset.path={name}.py:{Name} partitioner=natural "
+    "algorithm=fedavg dp=cdp",
+    "partitioner": "dpfl run --plugin {name}.py partitioner={name} dataset=quadratic "
     "algorithm=fedavg dp=cdp",
     "artifact": "dpfl reproduce {name}.py scale=smoke",
 }
