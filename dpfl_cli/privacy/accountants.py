@@ -39,8 +39,8 @@ class Accountant(ABC):
       guarantee: the kind of guarantee that its epsilon belongs to.
       tolerance: the relative accuracy to which a noise level can be calibrated under it.
       variants: the settings under which `price_all` lists it.
-      amplifies: the law of drawing clients whose amplification it knows; by other laws it prices a
-        release as if all clients took part, which bounds it.
+      amplifies: the laws of drawing clients whose amplification it knows; by other laws it prices
+        a release as if all clients took part, which bounds it.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Accountant(ABC):
     guarantee = "(epsilon, delta)-DP"
     tolerance = 1e-9
     variants: tuple[dict[str, Any], ...] = ({},)
-    amplifies: str | None = None
+    amplifies: tuple[str, ...] = ()
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -111,7 +111,7 @@ class Accountant(ABC):
             return math.inf
         if not entries:
             return 0.0
-        if entries[0].law == self.amplifies:
+        if entries[0].law in self.amplifies:
             entries = [_of_rounds(entries)]
             if _has_no_noise(entries[0]):
                 return math.inf

@@ -56,7 +56,7 @@ class PldAccountant(Accountant):
     name = "pld"
     curve = "losses"
     tolerance = 1e-4
-    amplifies = "poisson"
+    amplifies = ("poisson",)
 
     largest_epsilon = 500.0
     largest_grid = 2.0**30  # bytes

@@ -11,6 +11,7 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.accountants import Accountant
 from dpfl_cli.privacy.kinds import by_kind
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.subsampling import without_replacement_rdp
 
 # whole ones, at which the divergence of clients that are drawn is a finite sum
 ORDERS = (*range(2, 64), *(2**power for power in range(6, 15)))
@@ -41,13 +42,18 @@ def poisson_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
     return np.array(found)
 
 
+def _subset_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
+    """The same of a uniform subset of the clients, under replace_one."""
+    return np.array([without_replacement_rdp(a, rate, z, theorem=27) for a in orders])
+
+
 class RdpSettings(Settings):
     """Settings of the RDP accountant."""
 
     conversion: Literal["cks", "mironov"] = "cks"
 
 
-@component("accountant", "rdp", revision=1, settings=RdpSettings)
+@component("accountant", "rdp", revision=2, settings=RdpSettings)
 class RdpAccountant(Accountant):
     """Renyi DP with the best real order: an upper bound for Gaussian and pure releases.
 
@@ -55,34 +61,44 @@ class RdpAccountant(Accountant):
     rdp + ln(1 - 1/a) - (ln delta + ln a) / (a - 1) (Canonne, Kamath and Steinke 2020, Proposition
     12), or `mironov` rdp + ln(1/delta) / (a - 1) (Mironov 2017, Proposition 3).
 
-    Clients drawn by a Poisson law: `poisson_rdp` at whole orders, converted by
-    dp-accounting as by `cks`.
+    Clients that are drawn: `poisson_rdp`, or of a uniform subset under replace_one
+    `without_replacement_rdp` by Theorem 27, at whole orders, converted by dp-accounting as by
+    `cks`.
     """
 
     name = "rdp"
     curve = "renyi"
     variants = ({}, {"conversion": "mironov"})
-    amplifies = "poisson"
+    amplifies = ("poisson", "fixed")
 
     @property
     def label(self) -> str:
         return "rdp" if self.settings.conversion == "cks" else f"rdp ({self.settings.conversion})"
 
     def supports(self, ledger: Ledger) -> str | None:
-        """As every accountant; and one conversion is dp-accounting's."""
-        drawn = any(entry.law == "poisson" for entry in ledger.entries)
+        """As every accountant; where clients are drawn one conversion is dp-accounting's, and a
+        uniform subset is for replace_one.
+        """
+        drawn = [entry for entry in ledger.entries if entry.law in self.amplifies]
         if drawn and self.settings.conversion != "cks":
-            return "clients drawn by a Poisson law are priced with accountant.conversion=cks"
-        return super().supports(ledger)
+            return "clients that are drawn are priced with accountant.conversion=cks"
+        reason = super().supports(ledger)
+        if drawn and reason is None and drawn[0].law == "fixed":
+            relation = drawn[0].relation
+            if relation != "replace_one":
+                return (
+                    "rdp amplifies a uniform subset of the clients under replace_one, not under "
+                    f"{relation}: use dp.relation=replace_one, or accountant=gdp"
+                )
+        return reason
 
     def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
-        if entries[0].law == "poisson":
+        if entries[0].law in self.amplifies:
             from dp_accounting.rdp import compute_epsilon
 
+            of_law = poisson_rdp if entries[0].law == "poisson" else _subset_rdp
             rate = entries[0].rate or 1.0
-            total = sum(
-                count * poisson_rdp(ORDERS, rate, z) for z, count in entries[0].levels().items()
-            )
+            total = sum(count * of_law(ORDERS, rate, z) for z, count in entries[0].levels().items())
             return float(compute_epsilon(ORDERS, total, delta)[0])
         groups = by_kind(entries)
         if all(kind.rho(own) == 0 for kind, own in groups.items()):

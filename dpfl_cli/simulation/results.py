@@ -164,7 +164,7 @@ def _participation(plan: Plan, sampling: Sampling) -> str:
         text = f"each of {clients} clients with probability {sampling.rate:g}, {size} on average"
     if plan.dp.trust == "none":
         return text
-    if plan.accountant.target.amplifies == sampling.law:
+    if sampling.law in plan.accountant.target.amplifies:
         return f"{text}; amplified by {plan.accountant.name}"
     return f"{text}; accountant={plan.accountant.name} prices it as if all took part"
 

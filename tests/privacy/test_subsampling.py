@@ -8,20 +8,26 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant as PublicAccountant
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import comb
+from scipy.special import comb, logsumexp
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.releases import ReleaseSpec
-from dpfl_cli.privacy.subsampling import balanced_multiplier, rdp_of, without_replacement_rdp
+from dpfl_cli.privacy.subsampling import (
+    _log_moments,
+    balanced_multiplier,
+    rdp_of,
+    without_replacement_rdp,
+)
 
 DELTA = 1e-4
 BATCH = 100
@@ -150,6 +156,74 @@ def test_close_to_a_public_accountant_at_the_true_factor(z: float) -> None:
     assert (ours >= theirs * (1 - 1e-9)).all()
     assert (halved >= theirs * (1 - 1e-9)).all()
     assert halved[0] == pytest.approx(theirs[0], rel=1e-6)
+
+
+def exact_moment(power: int, z: float) -> float:
+    """ln E_Q (P/Q - 1)^power as an alternating sum, in as many digits as it takes."""
+    mpmath.mp.dps = 1500
+    squares = (mpmath.exp(mpmath.mpf(i * (i - 1)) / 2 / mpmath.mpf(z) ** 2) for i in range(10**6))
+    terms = (
+        (-1) ** (power - i) * mpmath.binomial(power, i) * next(squares) for i in range(power + 1)
+    )
+    return float(mpmath.log(mpmath.fsum(terms)))
+
+
+@pytest.mark.parametrize("z", [0.3, 1.0, 2.44, 100.0])
+def test_the_moments_of_theorem_27_are_exact(z: float) -> None:
+    moments = _log_moments(z)
+    for power in (2, 4, 6, 32, 128):
+        assert moments[power // 2 - 1] == pytest.approx(exact_moment(power, z), rel=1e-10)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize("z", [0.8, 1.9, 4.0])
+def test_theorem_27_is_what_a_public_accountant_takes(rate: float, z: float) -> None:
+    """Up to the order at which its differences lose their digits."""
+    orders = [2, 3, 4, 7, 12]
+    public = PublicAccountant(orders, NeighboringRelation.REPLACE_ONE)
+    public.compose(SampledWithoutReplacementDpEvent(10**6, int(rate * 10**6), GaussianDpEvent(z)))
+    ours = [without_replacement_rdp(a, rate, z, capped=False, theorem=27) for a in orders]
+    assert ours == pytest.approx(list(public._rdp), rel=1e-7)
+
+
+@given(
+    order=st.integers(2, 40),
+    rate=st.floats(0.001, 0.9),
+    z=st.floats(0.4, 30.0),
+    moved=st.sampled_from([(1.0, 0.0), (0.5, -0.5), (0.0, 1.0)]),
+)
+def test_theorem_27_lies_between_the_truth_and_theorem_9(
+    order: int, rate: float, z: float, moved: tuple[float, float]
+) -> None:
+    """The truth of neighbours of which all records but one are zero, by integration."""
+    points = np.linspace(-60 * z, 60 * z + order, 200_001)
+
+    def log_density(shift: float) -> np.ndarray:
+        still, other = (-(((points - at) / z) ** 2) / 2 for at in (0.0, shift))
+        return np.logaddexp(math.log1p(-rate) + still, math.log(rate) + other)
+
+    ours, theirs = map(log_density, moved)
+    power = logsumexp(order * ours + (1 - order) * theirs) - logsumexp(theirs)
+    found = without_replacement_rdp(order, rate, z, theorem=27)
+    assert power / (order - 1) <= found * (1 + 1e-9) + 1e-12
+    assert found <= without_replacement_rdp(order, rate, z)
+
+
+def test_cohorts_of_a_fixed_size_cost_less_by_theorem_27_and_more_with_every_round() -> None:
+    def epsilon(name: str, rounds: int) -> float:
+        drawn = entry(2.0, 0.1, rounds, law="fixed", rounds=tuple(range(1, rounds + 1)))
+        return accountant(name).epsilon(Ledger((drawn,)), 1e-5)
+
+    assert epsilon("rdp", 50) < 0.85 * epsilon("wang_rdp", 50)
+    assert epsilon("wang_rdp", 50) < 0.5 * epsilon("gdp", 50)
+    found = [epsilon("rdp", rounds) for rounds in range(1, 12)]
+    assert all(one < other for one, other in pairwise(found))
+
+
+def test_a_fixed_cohort_is_amplified_under_replace_one_alone() -> None:
+    drawn = entry(2.0, 0.1, 1, law="fixed", rounds=(1,), relation="zero_out")
+    with pytest.raises(PrivacyError, match="under replace_one, not under zero_out"):
+        accountant("rdp").epsilon(Ledger((drawn,)), 1e-5)
 
 
 def test_without_batches_it_is_close_to_the_exact_price() -> None:

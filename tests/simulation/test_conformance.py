@@ -27,6 +27,7 @@ MINIBATCH = "algorithm.batch_size=1"
 METHODS: dict[str, list[list[str]]] = {  # settings besides the defaults
     "fedavg": [[], [FEW, MINIBATCH]],
     "fedexp": [[], ["algorithm.step=naive"]],
+    "fedopt": [[], ["algorithm.optimizer=yogi", MINIBATCH]],
     "scaffold": [
         *([f"algorithm.control={c}", "algorithm.release=double"] for c in ("sent", "raw")),
         ["algorithm.control=clipped", "algorithm.warm_start=true"],
@@ -73,8 +74,11 @@ PRIVUNIT = ["dp=ldp_privunit"]
 COHORTS = ["dp=cdp", "participation.cohort=3", *SMALL[1:]]
 MORE = [  # ways in which some of them are run besides
     *((name, PRIVUNIT) for name in ("fedavg", "fedexp", "scaffold", "scaffnew", "fednew")),
-    *((name, [*COHORTS, "participation=poisson"]) for name in ("fedavg", "fedexp", "scaffold")),
-    *((name, [*COHORTS, "participation=fixed"]) for name in ("fedavg", "fedexp")),
+    *(
+        (name, [*COHORTS, "participation=poisson"])
+        for name in ("fedavg", "fedexp", "fedopt", "scaffold")
+    ),
+    *((name, [*COHORTS, "participation=fixed"]) for name in ("fedavg", "fedexp", "fedopt")),
 ]
 BUILT_IN += [
     pytest.param(name, case, id=f"{name} {words[0]} {words[-1]}")

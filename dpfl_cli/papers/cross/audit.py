@@ -26,6 +26,7 @@ SUMS = ("cdp", "secure_aggregation")
 SAMPLED = ("poisson", "fixed")
 CLIENTS = {
     "fedavg": (*MESSAGES, *SUMS, *SAMPLED),
+    "fedopt": (*MESSAGES, *SUMS, *SAMPLED),
     "fedexp": (*MESSAGES, "cdp", *SAMPLED),
     "scaffold": (*MESSAGES, *SUMS, "poisson"),
     "scaffnew": (*MESSAGES, *SUMS),
