@@ -102,6 +102,10 @@ class Partition:
         """[M] number of records per client."""
         return np.diff(self.offsets)
 
+    def lists(self) -> list[np.ndarray]:
+        """One index array per client, as `from_lists` takes them."""
+        return np.split(self.indices, self.offsets[1:-1])
+
     def of(self, clients: np.ndarray) -> Partition:
         """Some of the clients, in this order; a negative number is a client without records."""
         counts = np.where(clients < 0, 0, self.counts[clients])
