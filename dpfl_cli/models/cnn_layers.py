@@ -142,12 +142,6 @@ def input_gradient(code: Code, layer: CnnLayer, delta: Any, v: Any, masks: Any, 
             code.store(cell.get(), out, corner + (r * layer.width + s))
 
 
-def _shape(key: str) -> CnnShape:
-    """What stands in a word, `repr(shape)`: a literal, for every layer is of a type of its own."""
-    shape: CnnShape = eval(key, {"CnnShape": CnnShape})
-    return shape
-
-
 def _products(
     code: Code,
     v: Any,
@@ -205,8 +199,10 @@ ROUTINES: dict[str, Callable[..., None]] = {
 def _typed_layer(
     context: Any, key: Any, number: Any, routine: Any, a: Any, b: Any, c: Any, d: Any
 ) -> Any:
-    """A routine on layer `number` of the shape `key`, for numba code; all three are literals."""
-    layer = _shape(key.literal_value).layers[number.literal_value]
+    """A routine on layer `number` of the shape `key`, its `repr`, for numba code; all three are
+    literals, for every layer is of a type of its own.
+    """
+    layer = eval(key.literal_value, {"CnnShape": CnnShape}).layers[number.literal_value]
     write = ROUTINES[routine.literal_value]
 
     def emit(code: Code, *arrays: tuple[Any, Any]) -> None:
