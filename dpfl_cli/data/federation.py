@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -165,9 +166,9 @@ class Federation:
         counts = self.partition.counts
         order = np.argsort(-counts, kind="stable")
         groups: list[list[int]] = []
-        largest = -1
+        largest = inf
         for client, size in zip(order.tolist(), counts[order].tolist(), strict=True):
-            if largest < 0 or (size < largest and size < (1.0 - waste) * largest):
+            if size < (1.0 - waste) * largest:
                 groups.append([])
                 largest = size
             groups[-1].append(client)
