@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -102,6 +103,10 @@ class Partition:
         """[M] number of records per client."""
         return np.diff(self.offsets)
 
+    def lists(self) -> list[np.ndarray]:
+        """One index array per client, as `from_lists` takes them."""
+        return np.split(self.indices, self.offsets[1:-1])
+
     def of(self, clients: np.ndarray) -> Partition:
         """Some of the clients, in this order; a negative number is a client without records."""
         counts = np.where(clients < 0, 0, self.counts[clients])
@@ -161,9 +166,9 @@ class Federation:
         counts = self.partition.counts
         order = np.argsort(-counts, kind="stable")
         groups: list[list[int]] = []
-        largest = -1
+        largest = inf
         for client, size in zip(order.tolist(), counts[order].tolist(), strict=True):
-            if largest < 0 or (size < largest and size < (1.0 - waste) * largest):
+            if size < (1.0 - waste) * largest:
                 groups.append([])
                 largest = size
             groups[-1].append(client)

@@ -30,11 +30,6 @@ def _uniform(state, halves):  # type: ignore[no-untyped-def]
     return (word >> _WHOLE(11)) * 2.0**-53, state
 
 
-@njit(inline="always")
-def _place_of(bits, fraction):  # type: ignore[no-untyped-def]
-    return np.int64(bits >> _WHOLE(9)) & fraction  # signed: what a float is made of quickly
-
-
 def normal_of(halves):  # type: ignore[no-untyped-def]
     """The loop that draws float32 of halves of words, or float64 of whole ones."""
     fraction = np.int64(2**23 - 1 if halves else 2**52 - 1)
@@ -57,7 +52,8 @@ def normal_of(halves):  # type: ignore[no-untyped-def]
         n, many = _WHOLE(0), _WHOLE(len(out))  # without a sign: no place is counted from the end
         while n < many:
             bits, state = _word(state, halves)
-            layer, place = bits & layers, _place_of(bits, fraction)
+            layer = bits & layers
+            place = np.int64(bits >> _WHOLE(9)) & fraction  # signed: a float is made of it quickly
             x = number(place) * widths[bits & signed]
             if place >= inside[layer]:
                 if layer > _WHOLE(0):

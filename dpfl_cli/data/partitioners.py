@@ -305,8 +305,7 @@ def _classes(name: str, info: DatasetInfo) -> int:
 def _class_pools(dataset: Dataset, generator: Generator) -> list[np.ndarray]:
     """For each class, the numbers of its records in random order."""
     order = generator.permutation(dataset.info.records)
-    pools = _by_group(order, dataset.train.targets[order], dataset.info.classes or 0)
-    return np.split(pools.indices, pools.offsets[1:-1])
+    return _by_group(order, dataset.train.targets[order], dataset.info.classes or 0).lists()
 
 
 def _by_group(records: np.ndarray, groups: np.ndarray, number: int) -> Partition:

@@ -47,14 +47,23 @@ def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
 
 
 class Draw(NamedTuple):
-    """Numbers of a law that are asked for, in the given round of each run: see `Streams.normal`."""
+    """Numbers of a law that are asked for, in the given round of each run.
+
+    Attributes:
+      name: of the stream, such as "noise/update".
+      rounds: [R] integers, the round that each run is in.
+      clients: M, or None for a single (server-side) draw.
+      size: number of coordinates d.
+      device: where the numbers are wanted.
+    """
 
     law: Literal["normal", "uniform"]
     name: str
     rounds: np.ndarray
     clients: int | None
     size: int
-    dtype: torch.dtype
+    dtype: torch.dtype = torch.float64
+    device: torch.device | str = "cpu"
 
 
 class DeviceDraws:
@@ -154,39 +163,15 @@ class Streams:
         """
         return stream_generator(self.seeds[run], name, *key)
 
-    def normal(
-        self,
-        name: str,
-        rounds: np.ndarray,
-        clients: int | None,
-        size: int,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
-    ) -> Tensor:
-        """Standard normal values for the given round of each run.
-
-        Args:
-          name: stream name, such as "noise/update".
-          rounds: [R] integers, the round that each run is in.
-          clients: M, or None for a single (server-side) draw.
-          size: number of coordinates d.
-
-        Returns:
-          [R, M, d], or [R, d] where clients is None; new memory, the caller's own.
+    def normal(self, *wanted: Any, **options: Any) -> Tensor:
+        """Standard normal values: [R, M, d], or [R, d] where clients is None; new memory, the
+        caller's own. What is wanted is given as `Draw` has it, from the name on.
         """
-        return self._drawn(Draw("normal", name, rounds, clients, size, dtype), device)
+        return self._drawn(Draw("normal", *wanted, **options))
 
-    def uniform(
-        self,
-        name: str,
-        rounds: np.ndarray,
-        clients: int | None,
-        size: int,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
-    ) -> Tensor:
+    def uniform(self, *wanted: Any, **options: Any) -> Tensor:
         """Uniform values in [0, 1), addressed and shaped as in `normal`."""
-        return self._drawn(Draw("uniform", name, rounds, clients, size, dtype), device)
+        return self._drawn(Draw("uniform", *wanted, **options))
 
     def subset(
         self,
@@ -201,7 +186,7 @@ class Streams:
         every address and client.
 
         Args:
-          name, rounds: the address, as in `normal`.
+          name, rounds: the address, as in `Draw`.
           clients: M.
           populations: [M] or [R, M] integers, the number of records of every client. A client's
             subset depends on its own only.
@@ -236,10 +221,10 @@ class Streams:
         own = self._device
         return own if own and own.device.type == torch.device(device).type else None
 
-    def _drawn(self, wanted: Draw, device: torch.device | str) -> Tensor:
-        """[R, M, d] or [R, d] draws on a device, by whoever draws for it."""
-        own = self._drawing(device)
-        drawn = on_device(self._draw(wanted), device) if own is None else own.drawn(wanted)
+    def _drawn(self, wanted: Draw) -> Tensor:
+        """[R, M, d] or [R, d] draws on their device, by whoever draws for it."""
+        own = self._drawing(wanted.device)
+        drawn = on_device(self._draw(wanted), wanted.device) if own is None else own.drawn(wanted)
         return drawn[:, 0] if wanted.clients is None else drawn
 
     def _draw(self, wanted: Draw) -> np.ndarray:

@@ -9,7 +9,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.curvature import Curvature
-from dpfl_cli.models.guarded import Guarded, is_plugins, without_records
+from dpfl_cli.models.guarded import Guarded, without_records
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.batches import Batch, drawn, epoch, records_of
 from dpfl_cli.privacy.bounded import Bounded, as_computed
@@ -64,7 +64,7 @@ class ClientSide:
         self, objective: Objective, unit: str = "record", cohort: Cohort | None = None
     ) -> None:
         self.__objective: Any = Guarded(objective)
-        self.__plugin = is_plugins(objective)
+        self.__plugin = not type(objective).__module__.startswith("dpfl_cli.models.")
         self.__common: Any = None
         self.__sizes = objective.runs, objective.clients, objective.dimension
         self.__cohort = cohort

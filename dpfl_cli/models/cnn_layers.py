@@ -16,11 +16,10 @@ from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnLayer, CnnShape
-from dpfl_cli.models.vector_code import Code, Index, Sum
+from dpfl_cli.models.vector_code import Code, Index, Sum, generator
 
 LANES = 16  # float32 numbers in a vector
 TAPS = KERNEL * KERNEL
@@ -143,12 +142,6 @@ def input_gradient(code: Code, layer: CnnLayer, delta: Any, v: Any, masks: Any, 
             code.store(cell.get(), out, corner + (r * layer.width + s))
 
 
-def _shape(key: str) -> CnnShape:
-    """What stands in a word, `repr(shape)`: a literal, for every layer is of a type of its own."""
-    shape: CnnShape = eval(key, {"CnnShape": CnnShape})
-    return shape
-
-
 def _products(
     code: Code,
     v: Any,
@@ -206,19 +199,16 @@ ROUTINES: dict[str, Callable[..., None]] = {
 def _typed_layer(
     context: Any, key: Any, number: Any, routine: Any, a: Any, b: Any, c: Any, d: Any
 ) -> Any:
-    """A routine on layer `number` of the shape `key`, for numba code; all three are literals."""
-    layer = _shape(key.literal_value).layers[number.literal_value]
+    """A routine on layer `number` of the shape `key`, its `repr`, for numba code; all three are
+    literals, for every layer is of a type of its own.
+    """
+    layer = eval(key.literal_value, {"CnnShape": CnnShape}).layers[number.literal_value]
     write = ROUTINES[routine.literal_value]
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        pointers = [
-            cgutils.create_struct_proxy(kind)(context, builder, value).data
-            for kind, value in zip(signature.args[3:], values[3:], strict=True)
-        ]
-        write(Code(builder, ir.FloatType()), layer, *pointers)
-        return context.get_dummy_value()
+    def emit(code: Code, *arrays: tuple[Any, Any]) -> None:
+        write(code, layer, *(pointer for pointer, _ in arrays))
 
-    return types.void(key, number, routine, a, b, c, d), generate
+    return types.void(key, number, routine, a, b, c, d), generator(emit)
 
 
 compute_layer: Any = intrinsic(prefer_literal=True)(_typed_layer)

@@ -32,10 +32,6 @@ class Guarded:
             raise PrivacyError(f"{name} of the model failed: {without_values(error)}") from error
 
 
-def is_plugins(objective: Objective) -> bool:
-    return not type(objective).__module__.startswith("dpfl_cli.models.")
-
-
 def without_records(objective: Objective) -> Objective:
     """The same problem for clients who hold a record of zeros each: what it computes for everybody
     cannot be of the data.

@@ -2,7 +2,7 @@
 keeps for a backward pass.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from math import prod, sqrt
 
 import numpy as np
@@ -43,29 +43,26 @@ def default_values(module: nn.Module, generator: np.random.Generator) -> Iterato
     1/sqrt(h)) with h hidden units. Slopes of PReLU: 1/4.
     """
     for path, parameter in trainable(module).items():
-        layer, _, name = path.rpartition(".")
-        yield _default(module.get_submodule(layer), name, tuple(parameter.shape), generator)
-
-
-def _default(
-    layer: nn.Module, name: str, shape: Sequence[int], generator: np.random.Generator
-) -> np.ndarray:
-    if isinstance(layer, _UNIFORM):
-        # of a transposed convolution [in, out, ...], and PyTorch's fan_in counts the second too
-        bound = 1.0 / sqrt(prod(layer.weight.shape[1:]))
-        return generator.uniform(-bound, bound, shape)
-    if isinstance(layer, nn.RNNBase | nn.RNNCellBase):
-        bound = 1.0 / sqrt(layer.hidden_size)
-        return generator.uniform(-bound, bound, shape)
-    if isinstance(layer, _AFFINE):
-        return np.full(shape, float(name == "weight"))
-    if isinstance(layer, nn.PReLU):
-        return np.full(shape, 0.25)
-    if isinstance(layer, nn.Embedding):
-        values = generator.standard_normal(shape)
-        if layer.padding_idx is not None:
-            values[layer.padding_idx] = 0.0
-        return values
-    raise TypeError(
-        f"{type(layer).__name__}.{name}: no initial values are known; override initial_values"
-    )
+        place, _, name = path.rpartition(".")
+        layer, shape = module.get_submodule(place), tuple(parameter.shape)
+        if isinstance(layer, _UNIFORM):
+            # of a transposed convolution [in, out, ...], and PyTorch's fan_in counts the second too
+            bound = 1.0 / sqrt(prod(layer.weight.shape[1:]))
+            yield generator.uniform(-bound, bound, shape)
+        elif isinstance(layer, nn.RNNBase | nn.RNNCellBase):
+            bound = 1.0 / sqrt(layer.hidden_size)
+            yield generator.uniform(-bound, bound, shape)
+        elif isinstance(layer, _AFFINE):
+            yield np.full(shape, float(name == "weight"))
+        elif isinstance(layer, nn.PReLU):
+            yield np.full(shape, 0.25)
+        elif isinstance(layer, nn.Embedding):
+            values = generator.standard_normal(shape)
+            if layer.padding_idx is not None:
+                values[layer.padding_idx] = 0.0
+            yield values
+        else:
+            raise TypeError(
+                f"{type(layer).__name__}.{name}: no initial values are known; override "
+                "initial_values"
+            )

@@ -157,9 +157,8 @@ def largest_curvature(features: Tensor, weights: Tensor) -> float:
 
 def smoothness(federation: Federation) -> np.ndarray:
     """[M] L_i - l2 = lambda_max(A_i^T A_i) / (4 n_i) of the clients' losses f_i."""
-    features, partition = federation.dataset.train.features, federation.partition
-    found = np.zeros(federation.clients)
-    for client, own in enumerate(np.split(partition.indices, partition.offsets[1:-1])):
+    features, found = federation.dataset.train.features, np.zeros(federation.clients)
+    for client, own in enumerate(federation.partition.lists()):
         rows = torch.as_tensor(features[own], dtype=torch.float64)
         found[client] = largest_curvature(rows, rows.new_full((len(own),), 1.0 / max(len(own), 1)))
     return found

@@ -50,8 +50,7 @@ class OwnModule(Network):
     def __init__(self, settings: OwnModuleSettings, *rest: Any) -> None:
         super().__init__(settings, *rest)
         if self.device.type != "cpu":
-            known = settings.identity()["content"], self.info.feature_shape, self.info.classes
-            self.at_once = _at_once(settings.path, *known)
+            _, self.at_once = _tried(settings, self.info)
 
     @classmethod
     def dimension_of(cls, settings: OwnModuleSettings, info: DatasetInfo) -> int:
@@ -62,8 +61,7 @@ class OwnModule(Network):
                 f"{info.name} have targets of shape {list(info.target_shape)}"
             )
         own_object(settings.path, "model.path", EXAMPLE)
-        content = settings.identity()["content"]
-        return _checked(settings.path, content, info.feature_shape, info.classes)
+        return _tried(settings, info)[0]
 
     @classmethod
     def network(cls, settings: OwnModuleSettings, info: DatasetInfo) -> nn.Module:
@@ -98,9 +96,17 @@ def _made(path: str | None, shape: tuple[int, ...], classes: int | None, seed: i
     return module.float()
 
 
+def _tried(settings: OwnModuleSettings, info: DatasetInfo) -> tuple[int, bool]:
+    content = settings.identity()["content"]
+    return _checked(settings.path, content, info.feature_shape, info.classes)
+
+
 @lru_cache(maxsize=16)
-def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: int | None) -> int:
-    """The number of trainable parameters of a module that a federation can train.
+def _checked(
+    path: str | None, content: str, shape: tuple[int, ...], classes: int | None
+) -> tuple[int, bool]:
+    """The number of trainable parameters of a module that a federation can train, and whether vmap
+    goes over them too; a matrix that is filled from them in place, say, stands in the way.
 
     Tried on three drawn records: one by one, together, and with gradients.
     """
@@ -124,15 +130,15 @@ def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: in
     records = torch.rand(3, *shape, generator=torch.Generator().manual_seed(SEED))
     before = _memory(module)
 
-    def loss(own: dict[str, Tensor], one: Tensor) -> Tensor:
-        output: Tensor = functional_call(module, own, (one.unsqueeze(0),))
+    def loss(own: dict[str, Tensor], some: Tensor) -> Tensor:
+        output: Tensor = functional_call(module, own, (some,))
         return functional.log_softmax(output, -1).sum() if classes else output.sum()
 
     try:
         with warnings.catch_warnings(action="ignore"):  # a refusal is one line
             with torch.no_grad():
                 together, alone = module(records), [module(one.unsqueeze(0)) for one in records]
-            vmap(grad(loss), in_dims=(None, 0))({**parameters}, records)
+            vmap(grad(loss), in_dims=(None, 0))({**parameters}, records.unsqueeze(1))
     except Exception as error:
         raise ConfigError(
             f"{where}: {type(error).__name__} on records of shape {list(shape)}: {error}"
@@ -146,27 +152,14 @@ def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: in
         raise ConfigError(f"{where}: a record's output depends on the other records of its batch")
     if _memory(module)[1] != before[1]:
         raise ConfigError(f"{where}: keeps something of the records that it has seen; keep nothing")
-    return sum(one.numel() for one in parameters.values())
-
-
-@lru_cache(maxsize=16)
-def _at_once(path: str | None, content: str, shape: tuple[int, ...], classes: int | None) -> bool:
-    """Whether vmap goes over its parameters too; a matrix that is filled from them in place, say,
-    stands in the way.
-    """
-    module = _made(path, shape, classes, SEED).eval()
-    pairs = {name: torch.stack([one.detach()] * 2) for name, one in trainable(module).items()}
-
-    def total(own: dict[str, Tensor], records: Tensor) -> Tensor:
-        output: Tensor = functional_call(module, own, (records,))
-        return output.sum()
-
+    pairs = {name: torch.stack([one.detach()] * 2) for name, one in parameters.items()}
     try:
         with warnings.catch_warnings(action="ignore"):
-            vmap(grad(total))(pairs, torch.zeros(2, 3, *shape))
+            vmap(grad(loss))(pairs, torch.stack([records] * 2))
+        at_once = True
     except Exception:  # whatever the module's own code may raise
-        return False
-    return True
+        at_once = False
+    return sum(one.numel() for one in parameters.values()), at_once
 
 
 def _memory(module: nn.Module) -> tuple[list[object], list[tuple[int, int]]]:

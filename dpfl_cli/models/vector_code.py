@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
 from numba.core import cgutils
 
 VECTOR_BYTES = 64
@@ -153,3 +154,22 @@ class Code:
             with self.loop(groups) as group:
                 emit(first + group * most, most)
             done, most = first + groups * most, most // 2
+
+
+def generator(emit: Callable[..., Any]) -> Callable[..., Any]:
+    """What numba asks for code, of a function that writes it in the type of the first array: arrays
+    come to it as (pointer, strides in bytes), whole numbers as `Index`, literals not at all.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        given: list[Any] = []
+        for kind, value in zip(signature.args, values, strict=True):
+            if isinstance(kind, types.Array):
+                array = cgutils.create_struct_proxy(kind)(context, builder, value)
+                given.append((array.data, cgutils.unpack_tuple(builder, array.strides)))
+            elif not isinstance(kind, types.Literal):
+                given.append(Index(builder, value))
+        found = emit(Code(builder, given[0][0].type.pointee), *given)
+        return context.get_dummy_value() if signature.return_type == types.void else found
+
+    return generate

@@ -13,33 +13,19 @@ from typing import Any
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from dpfl_cli.models.vector_code import VECTOR_BYTES, Code, Index, Sum
+from dpfl_cli.models.vector_code import VECTOR_BYTES, Code, Index, Sum, generator
 
 TILE = 16  # vectors of sums that stay in registers; `outputs` keeps 20 where it has 5 columns
 
 
 def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:
-    """A function for numba from one that writes its code, in the type of the first array: arrays
-    come to it as (pointer, strides in bytes), whole numbers as `Index`.
-    """
+    """A function for numba from one that writes its code, as `generator` has it."""
 
     @wraps(emit)
     def typed(context: Any, *kinds: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            given: list[Any] = []
-            for kind, value in zip(signature.args, values, strict=True):
-                if isinstance(kind, types.Array):
-                    array = cgutils.create_struct_proxy(kind)(context, builder, value)
-                    given.append((array.data, cgutils.unpack_tuple(builder, array.strides)))
-                else:
-                    given.append(Index(builder, value))
-            found = emit(Code(builder, given[0][0].type.pointee), *given)
-            return context.get_dummy_value() if result is types.void else found
-
-        return result(*kinds), generate
+        return result(*kinds), generator(emit)
 
     return intrinsic(typed)
 

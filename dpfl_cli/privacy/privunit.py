@@ -64,7 +64,9 @@ class PrivUnit(Mechanism):
         super().__init__(settings, site)
         caps = [cap_of(one, site.setup.dimension) for one in self.settings]
         grids = [make_grid(budgets(one)[2]) for one in self.settings]
-        self._cap, self._grid = _columns(caps), _columns(grids)
+        # of R runs, each of the constants [R, 1]
+        self._cap: Any = Cap(*np.array(caps, float).T[..., None])
+        self._grid: Any = Grid(*np.array(grids, float).T[..., None])
 
     @classmethod
     def check(cls, settings: Any, dimension: int) -> None:
@@ -95,7 +97,7 @@ class PrivUnit(Mechanism):
         norms = vector_norms(contributions)
         bound = per_run(call.values.bound, norms)
         dice = [on_device(uniform(part), device) for part in ("round", "keep", "other")]
-        length = self._private_norm(norms, bound, *dice) / on_device(self._cap["scale"], device)
+        length = self._private_norm(norms, bound, *dice) / on_device(self._cap.scale, device)
 
         # x = (cosine, sine * a random direction of the other d - 1 coordinates) has <x, e_1> =
         # cosine. The reflection that takes e_1 to -+u, along w = u +- e_1 (the sign that keeps w
@@ -130,20 +132,20 @@ class PrivUnit(Mechanism):
         Its expectation is r^2 - (C / k)^2 (1/4 - f (1 - f)), r = ||v_i||, f = frac(k r / C).
         """
         received = release.received
-        grid = {name: on_device(value, received.device) for name, value in self._grid.items()}
+        grid: Any = Grid._make(on_device(one, received.device) for one in self._grid)
         norms = vector_norms(received)
         bound = per_run(release.bound, norms)
-        size = norms * on_device(self._cap["scale"], received.device) / bound  # |s| / C
-        level = size / grid["step"] + grid["shift"]
+        size = norms * on_device(self._cap.scale, received.device) / bound  # |s| / C
+        level = size / grid.step + grid.shift
         tolerance = 1e-6 if received.dtype == torch.float64 else 1e-3
         nearest = level.round()
         positive = (
-            ((level - nearest).abs() <= tolerance) & (nearest >= 0) & (nearest <= grid["levels"])
+            ((level - nearest).abs() <= tolerance) & (nearest >= 0) & (nearest <= grid.levels)
         )
         signed = torch.where(positive, size, -size)
-        linear = grid["linear"]
+        linear = grid.linear
         return (
-            bound.square() * (signed.square() + linear * signed - grid["constant"]) / (1 + linear)
+            bound.square() * (signed.square() + linear * signed - grid.constant) / (1 + linear)
         ).to(received.dtype)
 
     def _cosine(self, choice: np.ndarray, quantile: np.ndarray) -> Tensor:
@@ -151,8 +153,8 @@ class PrivUnit(Mechanism):
         in its complement.
         """
         a = (self._site.setup.dimension - 1) / 2
-        inside = choice < self._cap["inside"]
-        mass = np.where(inside, self._cap["mass"], 1 - self._cap["mass"])
+        inside = choice < self._cap.inside
+        mass = np.where(inside, self._cap.mass, 1 - self._cap.mass)
         # (1 + <V, u>) / 2 is Beta(a, a); the tail's probability is inverted from the tail's own
         # side, where it is exact
         tail = scipy.special.betaincinv(a, a, mass * (1 - quantile))
@@ -162,18 +164,12 @@ class PrivUnit(Mechanism):
         self, norms: Tensor, bound: Tensor, rounding: Tensor, keep: Tensor, other: Tensor
     ) -> Tensor:
         """ScalarDP (Algorithm 4) of norms [R, M], from three uniform draws."""
-        grid = {name: on_device(value, norms.device) for name, value in self._grid.items()}
-        levels = grid["levels"]
+        grid: Any = Grid._make(on_device(one, norms.device) for one in self._grid)
+        levels = grid.levels
         position = levels * (norms / bound).clamp(max=1)
         below = position.floor()
         level = below + (rounding < position - below)
         replacement = torch.minimum((other * levels).floor(), levels - 1)
         replacement = replacement + (replacement >= level)
-        level = torch.where(keep < grid["keep"], level, replacement)
-        return bound * grid["step"] * (level - grid["shift"])
-
-
-def _columns(constants: Sequence[Cap] | Sequence[Grid]) -> dict[str, np.ndarray]:
-    """The constants of R runs, [R, 1] by name."""
-    names = constants[0]._fields
-    return {name: np.array([[getattr(one, name)] for one in constants], float) for name in names}
+        level = torch.where(keep < grid.keep, level, replacement)
+        return bound * grid.step * (level - grid.shift)

@@ -141,13 +141,16 @@ def optimal_cap(epsilon: float, rule: GammaRule, dimension: int) -> Cap:
     """
     from scipy.optimize import minimize_scalar  # importing it takes a quarter of a second
 
-    def loss(share: float) -> float:
-        return -math.log(make_cap(share * epsilon, (1 - share) * epsilon, rule, dimension).scale)
+    def split(share: float) -> Cap:
+        return make_cap(share * epsilon, (1 - share) * epsilon, rule, dimension)
 
     found = minimize_scalar(
-        loss, bounds=(1e-9, 1 - 1e-9), method="bounded", options={"xatol": 1e-10}
+        lambda share: -math.log(split(share).scale),
+        bounds=(1e-9, 1 - 1e-9),
+        method="bounded",
+        options={"xatol": 1e-10},
     )
-    return make_cap(float(found.x) * epsilon, (1 - float(found.x)) * epsilon, rule, dimension)
+    return split(float(found.x))
 
 
 def exact_threshold(epsilon: float, dimension: int) -> tuple[float, float]:

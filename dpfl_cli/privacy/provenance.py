@@ -36,7 +36,8 @@ class Provenance:
           charged: [R] the runs in which it is made.
           setups: of every run.
         """
-        self._check_cohort(spec, values, rounds, setups[0].sampling)
+        if (sampling := setups[0].sampling) is not None:
+            self._check_cohort(spec, values, rounds, sampling)
         if spec.group:
             self._check_source(spec, values, rounds, np.where(charged, number, -1))
         if spec.rate is not None or spec.disjoint > 1:
@@ -45,14 +46,15 @@ class Provenance:
 
     @staticmethod
     def _check_cohort(
-        spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, sampling: Sampling | None
+        spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, sampling: Sampling
     ) -> None:
         """Where clients are drawn, a release is of those who were drawn for this round."""
         cohort = values.cohort
-        if sampling is None:
-            return
-        mine = cohort is not None and np.array_equal(cohort.rounds, rounds)
-        if cohort is None or cohort.sampling != sampling or not mine:
+        if (
+            cohort is None
+            or cohort.sampling != sampling
+            or not np.array_equal(cohort.rounds, rounds)
+        ):
             raise PrivacyError(
                 f"release '{spec.name}' is priced by how its clients are drawn, afresh in every "
                 "round: compute it from what the clients of this round hold"
@@ -64,18 +66,16 @@ class Provenance:
         """Releases of one group that have the same number in a round of a run are of the same
         contributions; a negative number is of a run without one.
         """
-        nothing = np.zeros_like(rounds), np.full(len(rounds), None, object)
         for which in np.unique(number[number >= 0]).tolist():
+            nothing = np.zeros_like(rounds), np.full(len(rounds), None, object)
+            when, sources = self._groups.setdefault((spec.group, which), nothing)
             mine = number == which
-            known = self._groups.get((spec.group, which), nothing)
-            when, sources = (one.copy() for one in known)
             if (mine & (when == rounds) & (sources != values.source)).any():
                 raise PrivacyError(
                     f"release '{spec.name}' is declared to be of the contributions of its group "
                     f"'{spec.group}', with which it is priced jointly, but it is of others"
                 )
             when[mine], sources[mine] = rounds[mine], values.source
-            self._groups[spec.group, which] = when, sources
 
     def _check_batch(
         self, spec: ReleaseSpec, values: Bounded, number: np.ndarray, most: float
@@ -95,7 +95,7 @@ class Provenance:
                 f"release '{spec.name}' is of {batch.size} records a client, more than the rate "
                 "that it is priced by"
             )
-        last, part = self._used.get(batch.stream, (np.full_like(batch.numbers, -1), -1))
+        last, part = self._used.get(batch.stream, (-1, -1))
         fresh = batch.numbers > last
         if law == "part":
             following = (batch.numbers == last) & (batch.part == part + 1)

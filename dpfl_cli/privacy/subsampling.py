@@ -20,7 +20,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.accountants import Accountant
@@ -152,7 +151,7 @@ class WangRdpSettings(Settings):
         and half for the conversion.
     """
 
-    order: int | Literal["optimised", "paper"] = Field("optimised")
+    order: int | Literal["optimised", "paper"] = "optimised"
 
 
 @component("accountant", "wang_rdp", revision=1, settings=WangRdpSettings)

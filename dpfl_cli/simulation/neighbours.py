@@ -14,13 +14,13 @@ Data = tuple[np.ndarray, np.ndarray]  # features [n, ...], targets [n, ...]
 
 def held(federation: Federation) -> Data:
     """The client's records, copied."""
-    chosen, train = _indices(federation)[CLIENT], federation.dataset.train
+    chosen, train = federation.partition.lists()[CLIENT], federation.dataset.train
     return train.features[chosen], train.targets[chosen]
 
 
 def with_records(federation: Federation, records: Data) -> Federation:
     """The federation where the client holds other records, of any number."""
-    train, indices = federation.dataset.train, _indices(federation)
+    train, indices = federation.dataset.train, federation.partition.lists()
     features, targets = (
         np.concatenate([old, new.astype(old.dtype)])
         for old, new in zip((train.features, train.targets), records, strict=True)
@@ -43,7 +43,8 @@ def hostile(federation: Federation, own: Data, generator: np.random.Generator) -
     """
     features, targets = own
     train = federation.dataset.train
-    others = np.concatenate([*_indices(federation)[CLIENT + 1 :], [0]])  # 0 if there are none
+    lists = federation.partition.lists()
+    others = np.concatenate([*lists[CLIENT + 1 :], [0]])  # 0 if there are none
     copied = np.full(len(targets), others[0], int)
     yield train.features[copied], train.targets[copied]
     drawn = generator.integers(len(train), size=len(targets))
@@ -61,9 +62,3 @@ def hostile(federation: Federation, own: Data, generator: np.random.Generator) -
         if real:
             targets = scale * generator.standard_normal(targets.shape)
         yield noise, targets
-
-
-def _indices(federation: Federation) -> list[np.ndarray]:
-    """Of each client's records in the pool."""
-    partition = federation.partition
-    return np.split(partition.indices, partition.offsets[1:-1])

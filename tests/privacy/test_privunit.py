@@ -215,7 +215,7 @@ def test_no_split_of_the_budget_beats_the_optimal_one(rule):
 def split_messages(release: Release, values, mechanism):
     """s [R, M], Z [R, M, d] of messages whose levels NormEst can tell."""
     grid = make_grid(mechanism.settings[0].epsilon_norm)
-    scale = mechanism._cap["scale"]
+    scale = mechanism._cap.scale
     bound = values.bound.double().numpy()[:, None]
     received = release.received.double().numpy()
     size = np.linalg.norm(received, axis=-1) * scale / bound
@@ -238,9 +238,7 @@ def test_messages_have_exactly_the_lengths_they_should(build, clipped, dtype, di
     level, _, z, size, candidates = split_messages(release, values, mechanism)
     tolerance = 2e-6 if dtype == torch.float32 else 1e-12
     np.testing.assert_allclose(size, np.abs(candidates)[level], rtol=tolerance)
-    np.testing.assert_allclose(
-        np.linalg.norm(z, axis=-1) * mechanism._cap["scale"], 1, rtol=tolerance
-    )
+    np.testing.assert_allclose(np.linalg.norm(z, axis=-1) * mechanism._cap.scale, 1, rtol=tolerance)
     assert set(np.unique(level)) == {0, 1, 2}
 
 
@@ -311,7 +309,7 @@ def test_a_zero_vector_has_a_uniform_direction_and_mean_zero(build, clipped):
             values = clipped(torch.full((1, clients, 3), tiny, dtype=dtype))
             release = mechanism.release("update", values, ROUND)
             _, _, z, _, _ = split_messages(release, values, mechanism)
-            v = z[0] * float(mechanism._cap["scale"][0, 0])
+            v = z[0] * float(mechanism._cap.scale[0, 0])
             for coordinate in v.T:
                 assert kstest(coordinate, "uniform", args=(-1, 2)).pvalue > 1e-4
             message = release.received[0].double().numpy()
@@ -359,7 +357,7 @@ def test_scalar_is_exactly_private_and_unbiased_and_its_estimate_as_known(build,
     mechanism = build("privunit", 1, 3, changes=[{"epsilon_norm": epsilon}])
     grid = make_grid(epsilon)
     levels = np.arange(grid.levels + 1)
-    scale = float(mechanism._cap["scale"][0, 0])
+    scale = float(mechanism._cap.scale[0, 0])
     # a message of level j is |a (j - b)| / m long; NormEst sees nothing else
     lengths = np.abs(grid.step * (levels - grid.shift)) / scale
     estimates = []
@@ -473,8 +471,8 @@ def test_a_total_is_split_in_the_proportions_of_the_three(build, settings):
     assert spent_epsilon(total) == 1.5
     mechanism = build("privunit", 2, 5, changes=[total.model_dump()])
     cap, grid = make_cap(0.25, 0.5, "paper", 5), make_grid(0.75)
-    assert mechanism._cap["scale"][0, 0] == pytest.approx(cap.scale)
-    assert mechanism._grid["step"][0, 0] == pytest.approx(grid.step)
+    assert mechanism._cap.scale[0, 0] == pytest.approx(cap.scale)
+    assert mechanism._grid.step[0, 0] == pytest.approx(grid.step)
 
 
 def test_the_ledger_is_charged_the_sum_whatever_the_rule(build, clipped):
