@@ -73,7 +73,10 @@ BUILT_IN = [
 PRIVUNIT = ["dp=ldp_privunit"]
 COHORTS = ["dp=cdp", "participation.cohort=3", *SMALL[1:]]
 MORE = [  # ways in which some of them are run besides
-    *((name, PRIVUNIT) for name in ("fedavg", "fedexp", "scaffold", "scaffnew", "fednew")),
+    *(
+        (name, PRIVUNIT)
+        for name in ("fedavg", "fedexp", "fedopt", "scaffold", "scaffnew", "fednew")
+    ),
     *(
         (name, [*COHORTS, "participation=poisson"])
         for name in ("fedavg", "fedexp", "fedopt", "scaffold")
