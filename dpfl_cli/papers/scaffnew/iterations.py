@@ -78,12 +78,6 @@ def _at_usual_iterations(run: Run) -> dict[str, Any]:
     return {"rounds": usual, "evaluation.every": usual, "algorithm.local_steps": steps}
 
 
-def _best(rows: Rows) -> float:
-    """The number of iterations of the lowest mean error."""
-    errors = rows.values("error")
-    return float(rows.places("error")[errors.index(min(errors))])
-
-
 def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
     for curve in grid(task=tasks, method=METHODS, eps=TARGETS[scale]):
         usual = tried(scale, curve["task"])[-1]
@@ -253,7 +247,14 @@ def _figure(
         measures={
             "error": ERROR,
             "loss": Metric("train_loss", "last", decimals=3, title="train loss"),
-            "best_T": Derived(_best, CURVES, by_seed=False, decimals=0, title="best T", over="T"),
+            "best_T": Derived(
+                lambda rows: float(rows.best("error", "T")),
+                CURVES,
+                by_seed=False,
+                decimals=0,
+                title="best T",
+                over="T",
+            ),
             "lowest": Derived(
                 lambda rows: min(rows.values("error")),
                 CURVES,

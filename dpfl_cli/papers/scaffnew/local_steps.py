@@ -104,14 +104,14 @@ def inside(over: str = "tau", least: float = 0.0, **cells: Any) -> Judge:
     return judge
 
 
-def _close(private: Sample, free: Sample, points: float) -> Comparison:
+def close(private: Sample, free: Sample, points: float) -> Comparison:
     return below(private - free, points)
 
 
 def _close_by_others(rows: Rows, **cells: Any) -> Comparisons:
     for cell in grid(**cells):
         private, free = (lowest_by_others(rows, **cell, eps=eps) for eps in (3.3, NONE))
-        yield _close(private, free, 5)
+        yield close(private, free, 5)
 
 
 def _falls(rows: Rows, cell: Where) -> bool:
@@ -174,7 +174,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str) -> list[Claim]:
             f"{where}, at nominal epsilon 3.3 and the best local steps, both methods are within 5 "
             "points of the best error without noise",
             first,
-            every(_close, "error", "eps", **both, best=True, eps=(3.3, NONE), points=5),
+            every(close, "error", "eps", **both, best=True, eps=(3.3, NONE), points=5),
             "holds",
             note="v = 8/m^2, not chosen on results; see scaffnew/extra_nominal; " + SAME_SEEDS,
             readings={
