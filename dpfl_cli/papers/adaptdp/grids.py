@@ -10,10 +10,12 @@ from dpfl_cli.papers.adaptdp import (
     BOTH,
     CHOSEN_BY,
     DECLARED,
+    FACTORS,
     FRESHLY,
     IMAGES,
     LEVELS,
     LOWEST,
+    MARGINS,
     METHODS,
     NOTES,
     ON_T1,
@@ -181,8 +183,7 @@ def _equal(task: str, text: str) -> Claim:
         note="equal pairs; the choices of Table 2 differ in their product. The paper says lower of "
         f"its choices, not of every pair: its own Table 3 has it in {LOWER[task]}",
         readings={
-            "lower by any amount": {"share": 1},
-            "equal to 1 % counts as well": {"share": 1.01},
+            **MARGINS,
             "either method's best pair, lower by any amount": every(
                 below, "loss", "method", **best
             ),
@@ -211,8 +212,7 @@ BESIDE = [
         "and 18 of 24 are larger than ours, as if its radius had a floor of its own; the cause is "
         "unknown",
         readings={
-            "within a factor of 10": {"factor": 10},
-            "within a factor of 100": {"factor": 100},
+            **FACTORS,
             "at step size 0.1 and caps of 3 and 5": {"eta": 0.1, "cap": (3.0, 5.0)},
         },
     ),

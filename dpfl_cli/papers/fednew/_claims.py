@@ -37,6 +37,7 @@ ROUND_5 = {"at round 5 alone": {"rounds": (5,)}}
 FOUR_POINTS = {"within 4 points": {"within": 4}}
 SLOW = {"method": "FGD", "eta": 1.0}  # DP-FedGD with a server step of 1
 SMALL_STEP = "beside DP-FedGD with a server step of 1"
+BESIDE_SLOW = {SMALL_STEP: {"other": SLOW}}
 SHORT = {"method": "Scaf", "steps": 5, "length": 4.0}  # DP-SCAFFOLD with steps as short as these
 
 

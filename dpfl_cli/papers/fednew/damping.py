@@ -39,6 +39,7 @@ from dpfl_cli.reproduction.api import (
 )
 
 ROUNDS = (1, 10, 30, 50, 70)
+BEST_THREE = {"rank": [1, 2, 3]}
 OWN = {
     **AS_CLAIMED,
     **FEW_LOSSES,
@@ -158,7 +159,7 @@ def pairs_of(
                 rounds=ROUNDS,
                 decimals=4,
                 title="largest curvature",
-                where={"rank": [1, 2, 3]},
+                where=BEST_THREE,
             ),
             "accuracy": Metric("accuracy", "last", title="test accuracy after round 70"),
         },
@@ -177,7 +178,7 @@ def pairs_of(
                 ["clients", "round", "rank"],
                 "measure",
                 ["curve", "best.alpha", "best.rho", "curvature"],
-                where={"rank": [1, 2, 3]},
+                where=BEST_THREE,
             ),
             Table(
                 "Test accuracy (%) after round 70",

@@ -86,7 +86,7 @@ fig3 = at_user_level(
             note=f"{FROM_1}; DP-FedGD may take steps up to 10, at scale=paper up to 3000; "
             f"{OF_ROUND_15}; {SOON}",
             readings={
-                "without duals": {"who": "FN_off"},
+                **OFF,
                 "to within two points": {"by": -2},
                 "beside DP-FedGD with a server step and a clip norm of 1": {
                     "other": SLOW_AND_SHORT
@@ -115,7 +115,7 @@ fig3 = at_user_level(
             note=FROM_1,
             readings={
                 "at every epsilon": {"low": 0.0},
-                "without duals": {"who": "FN_off"},
+                **OFF,
                 **ROUND_5,
                 TYPICALLY: mostly("FN", "FGD"),
             },

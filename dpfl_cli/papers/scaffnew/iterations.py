@@ -101,22 +101,23 @@ def _claims(task: str) -> Iterator[Claim]:
                     f"larger class ({lowest:g} %)"
                 )
 
-    def best(rows: Rows, cell: Where, eps: float | str) -> int:
-        return int(rows.best("error", "T", task=task, **{**cell, "eps": eps}))
-
-    def ascending(one: Rows, *found: int) -> bool | str:
-        """Whether none is below the one before; where all are the same end, nothing is tested."""
-        times = one.where(task=task).choices("T")
+    def ascending(one: Rows, cell: Where, *epsilons: float | str) -> bool | str:
+        """Whether no best T is below the one before; where all are the same end, nothing is
+        tested.
+        """
+        mine = one.where(task=task)
+        times = mine.choices("T")
+        found = [int(mine.best("error", "T", **{**cell, "eps": eps})) for eps in epsilons]
         if len(set(found)) == 1 and found[0] in (times[0], times[-1]):
             end = "largest" if found[0] == times[-1] else "smallest"
             return f"every best T is {found[0]}, the {end} that was run"
-        return list(found) == sorted(found)
+        return found == sorted(found)
 
     def grows(one: Rows, cell: Where) -> bool | str:
-        return ascending(one, *(best(one, cell, eps) for eps in OF_NETWORKS))
+        return ascending(one, cell, *OF_NETWORKS)
 
     def less(one: Rows, cell: Where) -> bool | str:
-        return ascending(one, *(best(one, cell, eps) for eps in (cell["eps"], NONE)))
+        return ascending(one, cell, cell["eps"], NONE)
 
     def worse(
         rows: Rows, by: float = 2, measure: str = "error", eps: float | str = NONE
