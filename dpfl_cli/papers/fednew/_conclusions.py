@@ -56,9 +56,9 @@ def nearly_all(
         best = max(acc(one, other, **cell).mean for other in others)
         return acc(one, who, **cell).mean > best + by
 
-    found = [fmean(first(one, cell) for cell in cells(one)) for one in rows.by_seed()]
+    most = (fmean(first(one, cell) for cell in cells(one)) >= share for one in rows.by_seed())
     text = f"{TITLES[who]} is the best in {share:.0%} of {len([*cells(rows)])} cells or more"
-    yield each_seed((one >= share for one in found), text)
+    yield each_seed(most, text)
 
 
 def outperforms(who: str, page: str, slow: Point = SLOW, **readings: Mapping[str, Any]) -> Claim:

@@ -84,8 +84,10 @@ def rho(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
 
 def alpha(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
     """the best damping is below 1 at most of the rounds and numbers of clients"""
-    small = (fmean(alpha < 1 for alpha, _ in favourites(one, rounds)) for one in rows.by_seed())
-    yield each_seed((one > 0.5 for one in small), "the best damping is below 1 at most of them")
+    small = (
+        fmean(alpha < 1 for alpha, _ in favourites(one, rounds)) > 0.5 for one in rows.by_seed()
+    )
+    yield each_seed(small, "the best damping is below 1 at most of them")
 
 
 def insensitive(
