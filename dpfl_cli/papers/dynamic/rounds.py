@@ -93,8 +93,7 @@ def _lowest(cells: Sequence[Sample]) -> Sample:
 
 def _steps(rows: Rows, method: str, rounds: int) -> list[Sample]:
     """Of a method with every step that was tried."""
-    tried = rows.where(tuned="per_T", method=method).choices("step")
-    return _at(rows, method, rounds, tuned="per_T", step=tried)
+    return rows.along("optimality", tuned="per_T", method=method, T=rounds)
 
 
 def _tuned(rows: Rows, method: str, rounds: int) -> Sample:

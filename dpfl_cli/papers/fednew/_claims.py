@@ -21,6 +21,7 @@ from dpfl_cli.reproduction.api import (
     Sample,
     above,
     best_by_others,
+    between,
     each_seed,
     every,
     falling,
@@ -166,9 +167,7 @@ def reaches(
     round `before`.
     """
     for cell in cells(rows, 1.0):
-        here = {"method": who, **cell}
-        rounds = [number for number in rows.places("curve", **here) if number < before]
-        found = [rows("curve", round=number, **here) for number in rounds]
+        found = rows.along("curve", method=who, **cell, round=between(0, before - 1))
         where = ", ".join(str(value) for value in cell.values())
         best = best_by_others(found, f"{TITLES[who]} before round {before} ({where})", highest=True)
         yield beats(best, acc(rows, other, **cell), by=by)

@@ -84,19 +84,18 @@ def over_steps(
 # --- claims --------------------------------------------------------------------------------------
 
 
-def inside(over: str = "tau", least: float = 0.0, **cells: Any) -> Judge:
-    """The best number (of local steps, or of iterations) between the ends, which are 1 and T, is
-    below both by more than `by`, which is `least` where a reading has no other; of those tried, all
-    up to the place `until`.
+def inside(ends: str = "1 and T", least: float = 0.0, **cells: Any) -> Judge:
+    """The best number (of local steps, or of iterations) between the ends is below both by more
+    than `by`, which is `least` where a reading has no other; of those tried, all up to the place
+    `until`.
     """
-    ends = "1 and T" if over == "tau" else "both ends"
 
     def judge(rows: Rows, by: float = least, until: int | None = None, **other: Any) -> Comparisons:
         for cell in grid(**cells | other):
-            numbers = rows.places("error", **cell)[:until]
-            if len(numbers) < 3:
+            found = rows.along("error", **cell)[:until]
+            if len(found) < 3:
                 raise Missing(f"no number between {ends}")
-            first, *inner, last = rows.each("error", **{over: numbers, **cell})
+            first, *inner, last = found
             best = best_by_others(inner, f"best error between {ends} ({in_words(cell)})")
             yield below(best, first, by=by)
             yield below(best, last, by=by)
