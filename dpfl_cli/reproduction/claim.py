@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.comparison import Comparison, Comparisons
+from dpfl_cli.reproduction.measure import Where
 from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid
 
 Prior = Literal["holds", "fails", "open"]
@@ -89,7 +90,7 @@ def claim(
 def every(
     compare: Compare,
     measures: str | Sequence[str],
-    versus: str = "",
+    versus: str | Sequence[Where] = "",
     /,
     **given: Any,
 ) -> Judge:
@@ -100,7 +101,8 @@ def every(
 
     Args:
       compare: of a cell's number, or of those of several measures one after another; `above`, say.
-      versus: a label; numbers that differ in it alone are compared with each other.
+      versus: a label; numbers that differ in it alone are compared with each other. Or the labels
+        in which they differ, those of one number after another.
       given: labels, each a value or several (`...`: all that occur with those before it; a range:
         those of them in it), and options of `compare`.
     """
@@ -114,10 +116,16 @@ def every(
                 within = {name: value} if isinstance(value, between) else {}
                 occurring = value is ... or within
                 cells[name] = rows.where(**cells, **within).choices(name) if occurring else value
-        compared = {versus: cells[versus]} if versus else {}
+        names = [measures] if isinstance(measures, str) else measures
+        sides: Sequence[Where] = [{}] if isinstance(versus, str) else versus
+        compared = {versus: cells[versus]} if isinstance(versus, str) and versus else {}
         for cell in grid(**cells | dict.fromkeys(compared)):
-            names = [measures] if isinstance(measures, str) else measures
-            numbers = [one for name in names for one in rows.each(name, **cell | compared)]
+            numbers = [
+                one
+                for name in names
+                for side in sides
+                for one in rows.each(name, **{**side, **cell, **compared})
+            ]
             if numbers:
                 found = compare(*numbers, **options)
                 yield from [found] if isinstance(found, Comparison) else found

@@ -12,7 +12,7 @@ from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
 from dpfl_cli.reproduction.rows import LabelValues, Rows, in_order, matching, records
-from dpfl_cli.reproduction.search_page import search_section
+from dpfl_cli.reproduction.search import search_section
 from dpfl_cli.reproduction.templating import table_row, template
 from dpfl_cli.reproduction.verdict import EQUAL_VARIANCES, interval_text
 from dpfl_cli.simulation.plugins import plugin_words

@@ -122,11 +122,15 @@ class Rows:
         """
         return [self(measure, **cell) for cell in grid(**labels)]
 
-    def mean(self, measure: str, **labels: Any) -> Sample:
-        """The mean of the cells that differ in one label (of rounds, say), seed by seed."""
+    def along(self, measure: str, **labels: Any) -> list[Sample]:
+        """The cells that differ in one label (the rounds of a series, say), in its order."""
         found, name = self._found(measure, labels, 1)
-        wheres = [{**labels, name: one} for one in in_order(found[name])] if name else [labels]
-        cells = [self(measure, **where) for where in wheres]
+        places = [{name: one} for one in in_order(found[name])] if name else [labels]
+        return [self(measure, **{**place, **labels, **place}) for place in places]
+
+    def mean(self, measure: str, **labels: Any) -> Sample:
+        """Their mean, seed by seed."""
+        cells = self.along(measure, **labels)
         values = pd.concat([one.values for one in cells], axis=1, join="inner").mean(axis=1)
         text = f"mean {_words(measure, labels)}"
         return replace(cells[0], values=values, text=text, paper=None, paper_std=None)

@@ -282,6 +282,10 @@ def test_every_says_the_same_of_all_cells_and_a_reading_says_it_of_others(rows: 
     falls = every(falling, "distance", "clip", clip=between(0.2, 1.0), method="fedexp")
     step = "distance(clip=0.3, method=fedexp) > distance(clip=1.0, method=fedexp)"
     assert [one.text for one in falls(rows)] == [step]
+    apart = ({"method": "fedavg", "clip": 0.3}, {"method": "fedexp", "clip": 1.0})
+    (beside,) = every(above, "distance", apart)(rows)
+    first, second = ("distance(method={method}, clip={clip})".format(**one) for one in apart)
+    assert beside.text == f"{first} > {second}"
     other = Claim("a", "b", "ours", judge, readings={"there": {"clip": 0.3, "by": 0.0}})
     assert [one.text for one in other.reading("there")(rows)] == [pair.format(0.3)]
     with pytest.raises(ConfigError, match=r"no clip '0[.]2'"):

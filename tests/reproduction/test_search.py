@@ -28,8 +28,7 @@ from dpfl_cli.reproduction.published import check_published, publish_artifact
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import made_up
 from dpfl_cli.reproduction.reproduce import Produced, dry_run, reproduce
-from dpfl_cli.reproduction.search import search
-from dpfl_cli.reproduction.search_page import search_section
+from dpfl_cli.reproduction.search import search, search_section
 from dpfl_cli.simulation.execute import deferred_interrupt
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.signals import handled

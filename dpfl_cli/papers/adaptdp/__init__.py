@@ -147,6 +147,9 @@ CHOSEN_BY = (
     "methods alike: losses at best pairs are a little low."
 )
 APART = "every seed's pair chosen by the other seeds"
+# readings of several claims
+MARGINS = {"lower by any amount": {"share": 1.0}, "equal to 1 % counts as well": {"share": 1.01}}
+FACTORS = {"within a factor of 10": {"factor": 10}, "within a factor of 100": {"factor": 100}}
 
 
 def at_equal(**cells: Any) -> Judge:

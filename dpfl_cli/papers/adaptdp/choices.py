@@ -13,6 +13,7 @@ from dpfl_cli.papers.adaptdp import (
     LAST,
     LEVELS,
     LOWEST,
+    MARGINS,
     METHODS,
     MISPRINT,
     NOTES,
@@ -186,8 +187,7 @@ LEVELS_AND_ORDERS = [
         f"three with a tolerance of 1 %, and T4's: {PRODUCTS}. At level 3 AdaptDP also spends "
         "twice the epsilon (below), and at equal pairs a tie counted as lower",
         readings={
-            "lower by any amount": {"share": 1},
-            "equal to 1 % counts as well": {"share": 1.01},
+            **MARGINS,
             "that, and level 3 at the paper's choices": {"share": 1.01, "level": LEVELS},
             "that on T4 at levels 1 and 2, at the paper's choices": {"share": 1.01, "task": "T4"},
             "by test accuracy": every(above, "accuracy", "method", **OF_T3, level=(1, 2)),

@@ -5,10 +5,12 @@ from itertools import pairwise, product
 from dpfl_cli.papers.adaptdp import (
     BOTH,
     DECLARED,
+    FACTORS,
     FRESHLY,
     IMAGES,
     LEVELS,
     LOWEST,
+    MARGINS,
     METHODS,
     NOTES,
     ON_T1,
@@ -98,8 +100,7 @@ BESIDE = [
         note="the paper has one pair for both at these levels. An earlier page compared all levels "
         f"with a tolerance of 1 %, so that a tie counted as lower, and T4's: {PRODUCTS}",
         readings={
-            "lower by any amount": {"share": 1},
-            "equal to 1 % counts as well": {"share": 1.01},
+            **MARGINS,
             "that, and level 3 at the paper's choices": {"share": 1.01, "level": LEVELS},
             "that on T4 at levels 1 and 2 with 2 and 6 clients, at the paper's choices": {
                 "share": 1.01,
@@ -124,10 +125,7 @@ BESIDE = [
         "the grid, (0.3, 0.5), in place of the paper's (table3). With the one the losses are 6 to "
         "19,300 times those of the paper's Table 4, with the other 5.5 to 17,700 times, so that "
         "the claim fails with either. With 4 and 6 clients only the choices of this page were run",
-        readings={
-            "within a factor of 10": {"factor": 10},
-            "within a factor of 100": {"factor": 100},
-        },
+        readings=FACTORS,
     ),
     Claim(
         "levels",

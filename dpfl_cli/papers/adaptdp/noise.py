@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import product
 
 from dpfl_cli.papers.adaptdp import (
     IMAGES,
@@ -42,6 +41,7 @@ from dpfl_cli.reproduction.api import (
 # for every data set. Records a client, rounds, steps.
 FEDAVG = {"method": "FedAvg"}
 PRINTED = {"source": "table", "method": "AdaptDP"}
+CALIBRATED = {"source": "calibrated"}
 COUNTS = {
     "T1": (1500, 150, 20),
     "T1_425": (425, 150, 20),
@@ -152,12 +152,14 @@ BETTER_RATE = Claim(
 )
 
 
-@claim("ours", "holds", invariant=True)
-def same_epsilon(rows: Rows) -> Comparisons:
-    """the calibrated pairs are calibrated at the epsilon that DP-FedAvg's noise implies, to 1e-5"""
-    for cell in grid(task=COUNTS, level=LEVELS):
-        given, implied = rows("eps", source="calibrated", **cell), rows("eps", **FEDAVG, **cell)
-        yield ratio(given, implied, within=1e-5)
+SAME_EPSILON = Claim(
+    "same_epsilon",
+    "the calibrated pairs are calibrated at the epsilon that DP-FedAvg's noise implies, to 1e-5",
+    "ours",
+    every(ratio, "eps", (CALIBRATED, FEDAVG), task=COUNTS, level=LEVELS, within=1e-5),
+    "holds",
+    invariant=True,
+)
 
 
 @claim("ours", "holds")
@@ -205,39 +207,35 @@ FOLLOWS_T2 = Claim(
 )
 def T1_425(rows: Rows) -> Comparisons:  # noqa: N802
     """with 425 records a client both printed noises of T1 follow within 3 % at every level"""
-    for measure, at in product(("sigma", "sigma_C"), LEVELS):
-        given = rows(measure, source="calibrated", task="T1_425", level=at)
-        printed = rows(measure, **PRINTED, task="T1_425", level=at)
-        yield ratio(given, printed, within=0.03)
+    both, cells = (CALIBRATED, PRINTED), {"task": "T1_425", "level": LEVELS}
+    for measure in ("sigma", "sigma_C"):
+        yield from every(ratio, measure, both, **cells, within=0.03)(rows)
 
 
-@claim("ours", "holds")
-def overspends(rows: Rows) -> Comparisons:
-    """AdaptDP's printed pair costs more than the epsilon that it is for on level 3 of Bank
-    Marketing
-    """
-    cell = {"task": "T2", "level": 3}
-    yield above(rows("eps", **PRINTED, **cell), rows("eps", **FEDAVG, **cell))
-
-
-@claim(
-    "Table 1, caption",
-    note="15 % are those of the claims on sigma_p; both epsilons are by the paper's formulas",
-    readings={
-        "within 50 %": {"within": 0.5},
-        "on T1 and T3 alone": {"tasks": ("T1", "T3")},
-        "on T1 alone, with 425 records a client (picked after the fact)": {"tasks": ("T1_425",)},
-    },
-)
-def same_level(
-    rows: Rows, within: float = 0.15, tasks: Sequence[str] = tuple(DIMENSIONS)
-) -> Comparisons:
-    """AdaptDP's printed pair of noises costs the epsilon of DP-FedAvg's within 15 %, on every task
-    at every level
-    """
-    for task, at in product(tasks, LEVELS):
-        cell = {"task": task, "level": at}
-        yield ratio(rows("eps", **PRINTED, **cell), rows("eps", **FEDAVG, **cell), within=within)
+BOTH = (PRINTED, FEDAVG)
+COSTS = [
+    Claim(
+        "overspends",
+        "AdaptDP's printed pair costs more than the epsilon that it is for on level 3 of Bank "
+        "Marketing",
+        "ours",
+        every(above, "eps", BOTH, task="T2", level=3),
+        "holds",
+    ),
+    Claim(
+        "same_level",
+        "AdaptDP's printed pair of noises costs the epsilon of DP-FedAvg's within 15 %, on every "
+        "task at every level",
+        "Table 1, caption",
+        every(ratio, "eps", BOTH, task=DIMENSIONS, level=LEVELS, within=0.15),
+        note="15 % are those of the claims on sigma_p; both epsilons are by the paper's formulas",
+        readings={
+            "within 50 %": {"within": 0.5},
+            "on T1 and T3 alone": {"task": ("T1", "T3")},
+            "on T1 alone, with 425 records a client (picked after the fact)": {"task": "T1_425"},
+        },
+    ),
+]
 
 
 @claim(
@@ -310,7 +308,7 @@ table1 = Artifact(
             "The pair that the formulas give at that epsilon, beside the printed one",
             ["task", "level"],
             cells=["sigma", "sigma_C"],
-            where={"source": "calibrated"},
+            where=CALIBRATED,
             notes="A quarter of epsilon to either stream at the order 1 + ceil(2 ln(1/delta) / "
             "epsilon), the other half to the conversion; batches of 100 records in both "
             "streams (with all records in the radius's the second column would be 4 to 219 "

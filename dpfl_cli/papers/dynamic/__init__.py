@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpfl_cli.reproduction.api import Figure, Metric, Paper
+from dpfl_cli.reproduction.api import Comparisons, Figure, Metric, Paper, Sample, below
 
 PAPER = Paper(
     key="dynamic",
@@ -36,6 +36,11 @@ PRINTED = (
 def optimality(at: Any, title: str) -> Metric:
     """Relative squared error of the mean, and the squared distance between the workers' copies."""
     return Metric("squared_error", at, plus=["consensus"], title=title)
+
+
+def least(first: Sample, *others: Sample) -> Comparisons:
+    """The first is smaller than each of the others."""
+    return (below(first, other) for other in others)
 
 
 def after_rounds(**more: Any) -> Figure:

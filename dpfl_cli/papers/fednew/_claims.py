@@ -21,6 +21,7 @@ from dpfl_cli.reproduction.api import (
     Sample,
     above,
     best_by_others,
+    between,
     each_seed,
     every,
     falling,
@@ -37,6 +38,7 @@ ROUND_5 = {"at round 5 alone": {"rounds": (5,)}}
 FOUR_POINTS = {"within 4 points": {"within": 4}}
 SLOW = {"method": "FGD", "eta": 1.0}  # DP-FedGD with a server step of 1
 SMALL_STEP = "beside DP-FedGD with a server step of 1"
+BESIDE_SLOW = {SMALL_STEP: {"other": SLOW}}
 SHORT = {"method": "Scaf", "steps": 5, "length": 4.0}  # DP-SCAFFOLD with steps as short as these
 
 
@@ -165,9 +167,7 @@ def reaches(
     round `before`.
     """
     for cell in cells(rows, 1.0):
-        here = {"method": who, **cell}
-        rounds = [number for number in rows.places("curve", **here) if number < before]
-        found = [rows("curve", round=number, **here) for number in rounds]
+        found = rows.along("curve", method=who, **cell, round=between(0, before - 1))
         where = ", ".join(str(value) for value in cell.values())
         best = best_by_others(found, f"{TITLES[who]} before round {before} ({where})", highest=True)
         yield beats(best, acc(rows, other, **cell), by=by)

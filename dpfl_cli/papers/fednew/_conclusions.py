@@ -8,6 +8,7 @@ from typing import Any
 
 from dpfl_cli.papers.fednew import TITLES, WHOLE
 from dpfl_cli.papers.fednew._claims import (
+    BESIDE_SLOW,
     FROM_1,
     HALF_A_POINT,
     OF_ROUND_15,
@@ -55,9 +56,9 @@ def nearly_all(
         best = max(acc(one, other, **cell).mean for other in others)
         return acc(one, who, **cell).mean > best + by
 
-    found = [fmean(first(one, cell) for cell in cells(one)) for one in rows.by_seed()]
+    most = (fmean(first(one, cell) for cell in cells(one)) >= share for one in rows.by_seed())
     text = f"{TITLES[who]} is the best in {share:.0%} of {len([*cells(rows)])} cells or more"
-    yield each_seed((one >= share for one in found), text)
+    yield each_seed(most, text)
 
 
 def outperforms(who: str, page: str, slow: Point = SLOW, **readings: Mapping[str, Any]) -> Claim:
@@ -113,7 +114,7 @@ def steady_in(figure: str, **readings: Mapping[str, Any]) -> Claim:
     readings={
         "at epsilon 10": {"low": 10.0},
         "with shares of the noise": {"who": "Scaf_share"},
-        SMALL_STEP: {"other": SLOW},
+        **BESIDE_SLOW,
     },
 )
 def scaffold_some(
@@ -140,7 +141,7 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             readings={
                 "to within one point": {"by": -1},
                 "before round 30": {"before": 30},
-                SMALL_STEP: {"other": SLOW},
+                **BESIDE_SLOW,
             },
         ),
         Claim(

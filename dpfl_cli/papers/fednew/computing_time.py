@@ -1,6 +1,6 @@
 """Figure 4: accuracy against computing time (section 6.6)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -31,6 +31,7 @@ from dpfl_cli.reproduction.api import (
     Size,
     Table,
     below,
+    below_share,
     claim,
     each_seed,
     grid,
@@ -41,6 +42,7 @@ from dpfl_cli.reproduction.api import (
 ROUNDS = (1, *range(5, 75, 5))
 METHODS = ("FN", "FN_FC", "FGD", "Scaf")
 BEST = {"best": True}
+TASKS = frozenset(task for data in NARROW.values() for task in data)
 FEW = {"rounds": 5, "evaluation.final_window": 2}
 
 
@@ -67,9 +69,9 @@ def share(rows: Rows) -> float:
     return rows.value("seconds") / whole.value("total")
 
 
-def places(rows: Rows, only: Sequence[str] = (), but: str = "") -> Iterator[Point]:
+def places(rows: Rows, only: Collection[str] = TASKS) -> Iterator[Point]:
     """All data, or some, with every epsilon."""
-    tasks = [one for one in rows.choices("task") if one != but and (not only or one in only)]
+    tasks = [one for one in rows.choices("task") if one in only]
     return grid(task=tasks, eps=rows.choices("eps"))
 
 
@@ -84,13 +86,17 @@ def until(rows: Rows, other: Point, place: Point) -> float:
     return crossing(curve, rows.value("accuracy", **other, **place), seconds)
 
 
+FEDGD, SCAFFOLD = (BEST | {"method": method} for method in METHODS[2:])
+SLOW = {"method": "FGD", "point": named({"eta": 1.0})}
+
+
 def within(
     rows: Rows,
-    time: str,
-    share: float,
     text: str,
-    others: Sequence[Point],
-    only: Sequence[str],
+    time: str,
+    share: float = 1.0,
+    others: Sequence[Point] = (FEDGD, SCAFFOLD),
+    only: Collection[str] = TASKS,
     **at: int,
 ) -> Comparisons:
     """DP-FedNew has the final accuracy of the other methods in this share of its own time, on all
@@ -104,19 +110,20 @@ def within(
         yield each_seed(soon, f"{TITLES[other['method']]}'s {text}, {said(place)}")
 
 
-FEDGD, SCAFFOLD = (BEST | {"method": method} for method in METHODS[2:])
-SLOW = {"method": "FGD", "point": named({"eta": 1.0})}
-OTHERS = (FEDGD, SCAFFOLD)
 EACH = {
     "Adult": ("adult",),
     "CIFAR-10": ("cifar10",),
     "Fashion-MNIST": ("fmnist", "fmnist_small"),
     "EMNIST's digits (MNIST stands in)": ("emnist",),
 }
+ON_EACH: dict[str, dict[str, Any]] = {
+    f"on {data} alone": {"only": tasks} for data, tasks in EACH.items()
+}
+ON_IMAGES = {"on features of images": {"only": TASKS - {"adult"}}}
 SLOWER: dict[str, dict[str, Any]] = {
     "the final accuracy of DP-SCAFFOLD alone": {"others": [SCAFFOLD]},
     SMALL_STEP: {"others": [SLOW, SCAFFOLD]},
-    **{f"on {data} alone": {"only": tasks} for data, tasks in EACH.items()},
+    **ON_EACH,
 }
 
 
@@ -128,16 +135,12 @@ SLOWER: dict[str, dict[str, Any]] = {
     readings={**SLOWER, "within half of it": {"share": 0.5, "text": "within half"}},
 )
 def time(
-    rows: Rows,
-    share: float = 0.25,
-    text: str = "within a quarter",
-    others: Sequence[Point] = OTHERS,
-    only: Sequence[str] = (),
+    rows: Rows, share: float = 0.25, text: str = "within a quarter", **which: Any
 ) -> Comparisons:
     """DP-FedNew reaches the final accuracy of DP-FedGD and of DP-SCAFFOLD within a quarter of its
     own computing time
     """
-    yield from within(rows, "total", share, text, others, only)
+    yield from within(rows, text, "total", share, **which)
 
 
 @claim(
@@ -146,14 +149,9 @@ def time(
     f"DP-SCAFFOLD {WHOLE}",
     readings={**SLOWER, "before round 35, half of all": {"before": 35}},
 )
-def rounds(
-    rows: Rows,
-    before: int = 15,
-    others: Sequence[Point] = OTHERS,
-    only: Sequence[str] = (),
-) -> Comparisons:
+def rounds(rows: Rows, before: int = 15, **which: Any) -> Comparisons:
     """DP-FedNew reaches the final accuracy of DP-FedGD and of DP-SCAFFOLD before round 15"""
-    yield from within(rows, "seconds", 1, f"before round {before}", others, only, round=before)
+    yield from within(rows, f"before round {before}", "seconds", round=before, **which)
 
 
 @claim("ours", note="computing time only; rounds of communication are not in it")
@@ -171,25 +169,21 @@ def time_first_order(rows: Rows) -> Comparisons:
     "section 6.6, Figure 4",
     note="a small fraction, says the paper; half is ours. The narrower the layer and the fewer the "
     "records, the less a round of DP-FedNew costs",
-    readings={"less long at all": {"part": 1.0}, "on features of images": {"but": "adult"}},
+    readings={"less long at all": {"part": 1.0}, **ON_IMAGES},
 )
-def covariance(rows: Rows, part: float = 0.5, but: str = "") -> Comparisons:
+def covariance(rows: Rows, part: float = 0.5, **which: Any) -> Comparisons:
     """DP-FedNew-FC computes less than half as long as DP-FedNew"""
-    for place in places(rows, but=but):
-        whole = rows("total", method="FN", **place)
-        yield below(rows("total", method="FN_FC", **place), part * whole)
+    for place in places(rows, **which):
+        yield below_share(*rows.each("total", method=("FN_FC", "FN"), **place), share=part)
 
 
 @claim(
     "section 6.6, Figure 4",
-    readings={
-        "beside DP-FedNew-FC and DP-FedGD": {"others": ("FN_FC", "FGD")},
-        "on features of images": {"but": "adult"},
-    },
+    readings={"beside DP-FedNew-FC and DP-FedGD": {"others": ("FN_FC", "FGD")}, **ON_IMAGES},
 )
-def most_expensive(rows: Rows, others: Sequence[str] = METHODS[1:], but: str = "") -> Comparisons:
+def most_expensive(rows: Rows, others: Sequence[str] = METHODS[1:], **which: Any) -> Comparisons:
     """DP-FedNew computes the longest of all methods"""
-    for place, other in product(places(rows, but=but), others):
+    for place, other in product(places(rows, **which), others):
         yield below(*rows.each("total", method=(other, "FN"), **place))
 
 
@@ -197,13 +191,13 @@ def most_expensive(rows: Rows, others: Sequence[str] = METHODS[1:], but: str = "
     "section 6.6, Figure 4",
     note="the paper says a lot, for the number of local steps is tuned (here 1 or 5); twice is "
     "ours",
-    readings={f"on {data} alone": {"only": tasks} for data, tasks in EACH.items()},
+    readings=ON_EACH,
 )
-def scaffold_varies(rows: Rows, only: Sequence[str] = ()) -> Comparisons:
+def scaffold_varies(rows: Rows, only: Collection[str] = TASKS) -> Comparisons:
     """DP-SCAFFOLD's computing time varies over epsilon, the longest is more than twice the
     shortest"""
     for task in rows.choices("task"):
-        if not only or task in only:
+        if task in only:
             own = [{**place, "method": "Scaf"} for place in places(rows, [task])]
             times = ([one.value("total", **place) for place in own] for one in rows.by_seed())
             yield each_seed((max(one) > 2 * min(one) for one in times), f"DP-SCAFFOLD's, {task}")

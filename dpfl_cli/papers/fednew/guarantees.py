@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from itertools import product
 
 from dpfl_cli.papers.fednew import ADULT
-from dpfl_cli.papers.fednew._search import ACCURACY, AS_CLAIMED, Values
-from dpfl_cli.papers.fednew._user_search import DUALS, NO_DUALS
+from dpfl_cli.papers.fednew._search import ACCURACY, AS_CLAIMED, DUALS, NO_DUALS, Values
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,

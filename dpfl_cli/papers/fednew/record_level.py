@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES
 from dpfl_cli.papers.fednew._claims import (
+    BESIDE_SLOW,
     FOUR_POINTS,
     SLOW,
-    SMALL_STEP,
     acc,
     ahead,
     all_of,
@@ -191,7 +191,7 @@ def on_emnist(end: str, tasks: Sequence[str], clients: str) -> list[Claim]:
             place,
             level_with("FN_FC", "FGD", 2, high=0.2, task=tasks),
             note=f"the paper says at par, 2 points are ours; in its Table 5 {OF_TABLE_5[end][0]}",
-            readings={**FOUR_POINTS, SMALL_STEP: {"other": SLOW}},
+            readings={**FOUR_POINTS, **BESIDE_SLOW},
         ),
         Claim(
             f"femnist_high{end}",
@@ -249,7 +249,7 @@ fig2 = compared(
             "section 6.3, Figure 2",
             level_with("FN", "FGD", 2, low=10.0, task=SYNTHETIC),
             note="the paper says that the curves nearly overlap; 2 points are ours",
-            readings={**FOUR_POINTS, SMALL_STEP: {"other": SLOW}},
+            readings={**FOUR_POINTS, **BESIDE_SLOW},
         ),
     ],
     notes=[TWO_READINGS, CLIENTS_DIFFER, TESTED],

@@ -17,8 +17,8 @@ from dpfl_cli.papers.fednew._search import (
     Points,
     Values,
     search,
+    search_of_clients,
 )
-from dpfl_cli.papers.fednew._user_search import points as search_of_clients
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,

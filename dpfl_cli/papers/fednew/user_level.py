@@ -3,6 +3,7 @@ to 6.4, J).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, TITLES, WHOLE
@@ -23,6 +24,7 @@ from dpfl_cli.papers.fednew._claims import (
     mostly,
     reaches,
 )
+from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._conclusions import outperforms, steady_in
 from dpfl_cli.papers.fednew._search import (
     DIFFERING,
@@ -34,9 +36,10 @@ from dpfl_cli.papers.fednew._search import (
     OF_WIDE,
     OF_WIDE_IMAGES,
     SYNTHETIC,
+    USER_LEVEL,
     Tasks,
+    search_of_clients,
 )
-from dpfl_cli.papers.fednew._user_search import at_user_level
 from dpfl_cli.papers.fednew.record_level import (
     READINGS,
     TESTED,
@@ -45,6 +48,7 @@ from dpfl_cli.papers.fednew.record_level import (
 )
 from dpfl_cli.reproduction.api import Artifact, Claim, Comparisons, Rows, below, claim
 
+at_user_level = partial(compared, points=search_of_clients, level=USER_LEVEL, keep=3)
 GUARANTEES = (
     "The guarantees of DP-FedNew and DP-FedNew-FC with duals, and that of DP-SCAFFOLD with shares "
     "of noise, are claimed and not proved; the others' are proved."
@@ -82,7 +86,7 @@ fig3 = at_user_level(
             note=f"{FROM_1}; DP-FedGD may take steps up to 10, at scale=paper up to 3000; "
             f"{OF_ROUND_15}; {SOON}",
             readings={
-                "without duals": {"who": "FN_off"},
+                **OFF,
                 "to within two points": {"by": -2},
                 "beside DP-FedGD with a server step and a clip norm of 1": {
                     "other": SLOW_AND_SHORT
@@ -111,7 +115,7 @@ fig3 = at_user_level(
             note=FROM_1,
             readings={
                 "at every epsilon": {"low": 0.0},
-                "without duals": {"who": "FN_off"},
+                **OFF,
                 **ROUND_5,
                 TYPICALLY: mostly("FN", "FGD"),
             },

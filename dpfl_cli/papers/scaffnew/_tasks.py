@@ -178,8 +178,8 @@ def in_words(cell: Where) -> str:
 
 def lowest_by_others(rows: Rows, **cell: Any) -> Sample:
     """The error at the best number of local steps, which for every seed the others choose."""
-    found = rows.each("error", tau=rows.places("error", **cell), **cell)
-    return best_by_others(found, f"best error by the other seeds ({in_words(cell)})")
+    text = f"best error by the other seeds ({in_words(cell)})"
+    return best_by_others(rows.along("error", **cell), text)
 
 
 Test = Callable[[Rows, Where], bool | str]  # as `each_seed` takes them

@@ -19,6 +19,7 @@ from dpfl_cli.papers.scaffnew.local_steps import (
     against_steps,
     at_best,
     by_steps,
+    close,
     inside,
     tried,
 )
@@ -30,7 +31,6 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Where,
-    below,
     every,
     grid,
     sized,
@@ -102,7 +102,7 @@ def _claims() -> Iterator[Claim]:
         "methods are within 5 points of the best error without noise",
         first,
         every(
-            lambda private, free, points: below(private - free, points),
+            close,
             "error",
             "eps",
             **both,

@@ -203,11 +203,7 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
             yield exact(fit[better] > fit[worse], better_one)
 
     def of_means(rows: Rows) -> Comparisons:
-        def means(group: str) -> list[float]:
-            clip_norms = CLIP_NORMS[GROUPS[group][0]]
-            return [rows.value(f"{group}_mean", method=method, C=one) for one in clip_norms]
-
-        return of_all_seeds(rows, means)
+        return of_all_seeds(rows, lambda group: rows.values(f"{group}_mean", method=method))
 
     def of_errors(rows: Rows) -> Comparisons:
         return of_all_seeds(rows, lambda group: _means(rows, group, method, OF_NETWORKS))

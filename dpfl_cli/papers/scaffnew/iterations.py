@@ -78,12 +78,6 @@ def _at_usual_iterations(run: Run) -> dict[str, Any]:
     return {"rounds": usual, "evaluation.every": usual, "algorithm.local_steps": steps}
 
 
-def _best(rows: Rows) -> float:
-    """The number of iterations of the lowest mean error."""
-    errors = rows.values("error")
-    return float(rows.places("error")[errors.index(min(errors))])
-
-
 def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
     for curve in grid(task=tasks, method=METHODS, eps=TARGETS[scale]):
         usual = tried(scale, curve["task"])[-1]
@@ -107,22 +101,23 @@ def _claims(task: str) -> Iterator[Claim]:
                     f"larger class ({lowest:g} %)"
                 )
 
-    def best(rows: Rows, cell: Where, eps: float | str) -> int:
-        return int(rows.best("error", "T", task=task, **{**cell, "eps": eps}))
-
-    def ascending(one: Rows, *found: int) -> bool | str:
-        """Whether none is below the one before; where all are the same end, nothing is tested."""
-        times = one.where(task=task).choices("T")
+    def ascending(one: Rows, cell: Where, *epsilons: float | str) -> bool | str:
+        """Whether no best T is below the one before; where all are the same end, nothing is
+        tested.
+        """
+        mine = one.where(task=task)
+        times = mine.choices("T")
+        found = [int(mine.best("error", "T", **{**cell, "eps": eps})) for eps in epsilons]
         if len(set(found)) == 1 and found[0] in (times[0], times[-1]):
             end = "largest" if found[0] == times[-1] else "smallest"
             return f"every best T is {found[0]}, the {end} that was run"
-        return list(found) == sorted(found)
+        return found == sorted(found)
 
     def grows(one: Rows, cell: Where) -> bool | str:
-        return ascending(one, *(best(one, cell, eps) for eps in OF_NETWORKS))
+        return ascending(one, cell, *OF_NETWORKS)
 
     def less(one: Rows, cell: Where) -> bool | str:
-        return ascending(one, *(best(one, cell, eps) for eps in (cell["eps"], NONE)))
+        return ascending(one, cell, cell["eps"], NONE)
 
     def worse(
         rows: Rows, by: float = 2, measure: str = "error", eps: float | str = NONE
@@ -137,8 +132,7 @@ def _claims(task: str) -> Iterator[Claim]:
             yield each_seed((alike for _ in rows.by_seed()), "DP-ScaffNew beside DP-FedAvg")
             return
         for cell in known:
-            method, times = cell["method"], rows.places(measure, **cell)
-            found = rows.each(measure, T=times, **cell)
+            method, found = cell["method"], rows.along(measure, **cell)
             lowest = best_by_others(found, f"DP-{method}'s best {measure} over T")
             if method == "ScaffNew":
                 yield above(found[-1], lowest, by=by)
@@ -172,7 +166,7 @@ def _claims(task: str) -> Iterator[Claim]:
         ", at both nominal epsilons, both methods have a best number of iterations that beats the "
         "smallest and the largest",
         2,
-        inside("T", 0, task=task, method=METHODS, eps=OF_NETWORKS),
+        inside("both ends", 0, task=task, method=METHODS, eps=OF_NETWORKS),
         "open",
         note="the numbers that were run are ours; for every seed the inner number is that of the "
         "lowest mean error of the other seeds",
@@ -253,7 +247,14 @@ def _figure(
         measures={
             "error": ERROR,
             "loss": Metric("train_loss", "last", decimals=3, title="train loss"),
-            "best_T": Derived(_best, CURVES, by_seed=False, decimals=0, title="best T", over="T"),
+            "best_T": Derived(
+                lambda rows: float(rows.best("error", "T")),
+                CURVES,
+                by_seed=False,
+                decimals=0,
+                title="best T",
+                over="T",
+            ),
             "lowest": Derived(
                 lambda rows: min(rows.values("error")),
                 CURVES,

@@ -84,19 +84,18 @@ def over_steps(
 # --- claims --------------------------------------------------------------------------------------
 
 
-def inside(over: str = "tau", least: float = 0.0, **cells: Any) -> Judge:
-    """The best number (of local steps, or of iterations) between the ends, which are 1 and T, is
-    below both by more than `by`, which is `least` where a reading has no other; of those tried, all
-    up to the place `until`.
+def inside(ends: str = "1 and T", least: float = 0.0, **cells: Any) -> Judge:
+    """The best number (of local steps, or of iterations) between the ends is below both by more
+    than `by`, which is `least` where a reading has no other; of those tried, all up to the place
+    `until`.
     """
-    ends = "1 and T" if over == "tau" else "both ends"
 
     def judge(rows: Rows, by: float = least, until: int | None = None, **other: Any) -> Comparisons:
         for cell in grid(**cells | other):
-            numbers = rows.places("error", **cell)[:until]
-            if len(numbers) < 3:
+            found = rows.along("error", **cell)[:until]
+            if len(found) < 3:
                 raise Missing(f"no number between {ends}")
-            first, *inner, last = rows.each("error", **{over: numbers, **cell})
+            first, *inner, last = found
             best = best_by_others(inner, f"best error between {ends} ({in_words(cell)})")
             yield below(best, first, by=by)
             yield below(best, last, by=by)
@@ -104,14 +103,14 @@ def inside(over: str = "tau", least: float = 0.0, **cells: Any) -> Judge:
     return judge
 
 
-def _close(private: Sample, free: Sample, points: float) -> Comparison:
+def close(private: Sample, free: Sample, points: float) -> Comparison:
     return below(private - free, points)
 
 
 def _close_by_others(rows: Rows, **cells: Any) -> Comparisons:
     for cell in grid(**cells):
         private, free = (lowest_by_others(rows, **cell, eps=eps) for eps in (3.3, NONE))
-        yield _close(private, free, 5)
+        yield close(private, free, 5)
 
 
 def _falls(rows: Rows, cell: Where) -> bool:
@@ -174,7 +173,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str) -> list[Claim]:
             f"{where}, at nominal epsilon 3.3 and the best local steps, both methods are within 5 "
             "points of the best error without noise",
             first,
-            every(_close, "error", "eps", **both, best=True, eps=(3.3, NONE), points=5),
+            every(close, "error", "eps", **both, best=True, eps=(3.3, NONE), points=5),
             "holds",
             note="v = 8/m^2, not chosen on results; see scaffnew/extra_nominal; " + SAME_SEEDS,
             readings={

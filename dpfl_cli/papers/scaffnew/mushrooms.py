@@ -3,6 +3,7 @@
 from typing import Any
 
 from dpfl_cli.papers.scaffnew._mushrooms import (
+    CLAIMS,
     DIVISORS,
     V,
     against_steps,
@@ -12,7 +13,6 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     lowest,
     on_mushrooms,
 )
-from dpfl_cli.papers.scaffnew._mushrooms_claims import CLAIMS
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE
 from dpfl_cli.papers.scaffnew.mushrooms_splits import PROBLEMS
 from dpfl_cli.reproduction.api import (
