@@ -43,6 +43,7 @@ GROUPED = [*SYNTHETIC, "dataset.records_per_client=3"]
 SCAFFNEW = [*SYNTHETIC, "rounds=5", "algorithm=scaffnew", "algorithm.local_steps=2"]
 BATCHED = (
     "fedavg",
+    "fedopt",
     "fedexp",
     "fedexp_naive",
     "scaffold",
@@ -194,7 +195,7 @@ def emnist(split: str) -> list[str]:
 RUNS: dict[str, list[str]] = {
     **{
         f"{algorithm} {dp}": [*SYNTHETIC, f"algorithm={algorithm}", f"dp={dp}"]
-        for algorithm in ("fedavg", "fedexp", "fedexp_naive", "scaffold")
+        for algorithm in ("fedavg", "fedopt", "fedexp", "fedexp_naive", "scaffold")
         for dp in ("none", "ldp", "ldp_privunit", "cdp")
         if algorithm != "fedexp_naive" or dp.startswith("ldp")
     },
@@ -309,6 +310,11 @@ RUNS: dict[str, list[str]] = {
     **{
         f"fedavg secure aggregation {one}": [*SYNTHETIC, *SHARES, f"dp.relation={one}"]
         for one in RELATIONS
+    },
+    "fedopt secure aggregation": [*SYNTHETIC, "algorithm=fedopt", "dp=secure_aggregation"],
+    **{
+        f"fedopt {one}": [*SYNTHETIC, "algorithm=fedopt", f"algorithm.optimizer={one}", "dp=cdp"]
+        for one in ("yogi", "adagrad")
     },
     "fedavg secure aggregation calibrated": [*SYNTHETIC, *SHARES, "dp.epsilon=8"],
     **{
