@@ -26,7 +26,8 @@ from dpfl_cli.privacy.accountants import Accountant
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 
 LARGEST_ORDER = 1 << 20
-TIGHT_ORDERS = 128  # by theorem 27; theorem 9 holds for those above, where it is nearly as tight
+# up to this order and from this noise multiplier on theorem 27 is taken: 9 is as tight beyond
+TIGHT_ORDERS, TIGHT_FROM = 128, 0.25
 
 
 def gaussian_rdp(orders: Any, noise_multiplier: float) -> Any:
@@ -75,7 +76,7 @@ def without_replacement_rdp(
       capped: never above the mechanism's own curve, which bounds the mixture over batches too
         (Renyi divergence is jointly quasi-convex). Without it the terms from j = 3 on do not vanish
         as the noise grows: the theorem as printed has a floor.
-      theorem: 27 at orders up to `TIGHT_ORDERS` where asked for, else 9.
+      theorem: 27 within `TIGHT_ORDERS` and `TIGHT_FROM` where asked for, else 9.
 
     Returns:
       The bound at this order.
@@ -98,7 +99,7 @@ def without_replacement_rdp(
     j = np.arange(3, order + 1, dtype=float)
     chosen = gammaln(order + 1.0) - gammaln(j + 1.0) - gammaln(order - j + 1.0)  # ln C(a, j)
     terms = np.log(2.0) + (j - 1.0) * gaussian_rdp(j, noise_multiplier)
-    if theorem == 27 and order <= TIGHT_ORDERS:
+    if theorem == 27 and order <= TIGHT_ORDERS and noise_multiplier >= TIGHT_FROM:
         moments, halves = _log_moments(noise_multiplier), np.arange(3, order + 1)
         both = moments[halves // 2 - 1] + moments[(halves + 1) // 2 - 1]
         terms = np.minimum(terms, np.log(4.0) + both / 2)

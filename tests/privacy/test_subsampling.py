@@ -220,6 +220,17 @@ def test_cohorts_of_a_fixed_size_cost_less_by_theorem_27_and_more_with_every_rou
     assert all(one < other for one, other in pairwise(found))
 
 
+@pytest.mark.parametrize("z", [1e-9, 1e-3, 0.249, 1e9])
+def test_noise_of_any_strength_is_priced_at_once(z: float) -> None:
+    """The integral would take more points the weaker the noise is."""
+    drawn = entry(z, 0.1, 3, law="fixed", rounds=(1, 2, 3))
+    found = accountant("rdp").epsilon(Ledger((drawn,)), 1e-5)
+    assert 0 <= found <= accountant("wang_rdp").epsilon(Ledger((drawn,)), 1e-5)
+    if z < 0.25:
+        tight = without_replacement_rdp(9, 0.1, 0.25, theorem=27)
+        assert tight == pytest.approx(without_replacement_rdp(9, 0.1, 0.25), rel=1e-3)
+
+
 def test_a_fixed_cohort_is_amplified_under_replace_one_alone() -> None:
     drawn = entry(2.0, 0.1, 1, law="fixed", rounds=(1,), relation="zero_out")
     with pytest.raises(PrivacyError, match="under replace_one, not under zero_out"):
