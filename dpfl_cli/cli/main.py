@@ -32,7 +32,8 @@ COMMANDS = {
     "calculate": "what a paper's closed forms advise: local steps, iterations, rounds (scaffnew)",
     "data": "what data there is, and fetching it",
     "check": "attacks on your own method or model: does it keep what its guarantee says?",
-    "new": "a commented file of your own algorithm, model, data set or artifact, and its test",
+    "new": "a commented file of your own algorithm, mechanism, model, data set, partitioner or "
+    "artifact, and its test",
     "list": "every option of every group, with its parameters",
     "doctor": "what this machine has and whether dpfl works on it",
     "completion": 'shell completion: eval "$(dpfl completion bash)"',

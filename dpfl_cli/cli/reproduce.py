@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.errors import AbsentData, ConfigError, DataError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 from dpfl_cli.simulation.signals import handled
@@ -111,7 +111,7 @@ def execute(args: argparse.Namespace) -> int:
     outputs = outputs_dir()
     gaps: list[str] = []
 
-    def without(artifact: "Artifact", error: DataError) -> bool:
+    def without(artifact: "Artifact", error: AbsentData) -> bool:
         """Whether the rest is made without it: not where it was called by its own name."""
         named = artifact.name in names or artifact.paper is None
         if not named:

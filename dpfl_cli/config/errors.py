@@ -37,6 +37,10 @@ class DataError(DpflError):
     """Data that is missing, damaged or not what it claims to be."""
 
 
+class AbsentData(DataError):
+    """Data that are not here."""
+
+
 class PrivacyError(DpflError):
     """Code or config that would let client data pass without a release, or cannot be priced."""
 

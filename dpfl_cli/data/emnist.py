@@ -40,7 +40,7 @@ def origin_sha256(names: tuple[str, ...], why: str) -> str:
             {f"{name}/{file}": path for name in names for file, path in locate(name).items()}
         )
     except DataError as error:
-        raise DataError(f"{error} ({why})") from error
+        raise type(error)(f"{error} ({why})") from error
 
 
 def characters(

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from dpfl_cli.config.component import Count, Settings
-from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.errors import AbsentData, ConfigError
 from dpfl_cli.data.cache import NamedArrays, cached
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
@@ -85,13 +85,13 @@ def find_folder(name: str) -> Path:
     """The first folder of this name, one of `FOLDERS`, below DPFL_DATA or the cache.
 
     Raises:
-      DataError: there is none; says where it was looked for and what to put there.
+      AbsentData: there is none; says where it was looked for and what to put there.
     """
     for base in (*search_path(), cache_dir()):
         if (base / name).is_dir():
             return base / name
     entry = FOLDERS[name]
-    raise DataError(
+    raise AbsentData(
         f"{name}: no folder {name} in {searched()}; it is not fetched: put {entry.layout} there, "
         f"or use dataset={entry.standin}"
     )

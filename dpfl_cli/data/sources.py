@@ -22,7 +22,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
-from dpfl_cli.config.errors import DataError
+from dpfl_cli.config.errors import AbsentData, DataError
 from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.catalogue import CATALOGUE, FORMS, DatasetEntry, SourceFile, catalogue_entry
 from dpfl_cli.data.files import write_atomically
@@ -186,7 +186,7 @@ def locate(dataset: str) -> dict[str, Path]:
     found = status(dataset)
     if found.missing:
         absent = ", ".join(found.missing) if found.files else ""
-        raise DataError(
+        raise AbsentData(
             f"{dataset}: {absent} not found in {searched()}; run: dpfl data fetch {dataset}"
         )
     if found.problem is not None:

@@ -117,7 +117,7 @@ class Block:
     runs: RecordIndex | None
     clients: RecordIndex
     numbers: Sequence[int] = ()
-    key: tuple[int, int] | None = None
+    key: tuple[int, int, int] | None = None
 
     def of(self, values: Tensor) -> Tensor:
         """[S, B, ...] the block's part of [R, M, ...]."""
@@ -291,7 +291,7 @@ class Pool:
             if size > (threads := torch.get_num_threads()):  # each as many clients as the other
                 size -= size % threads
             for part in slices(len(segment.clients), size):
-                clients, key = segment.clients[part], (number, part.start)
+                clients, key = segment.clients[part], (number, part.start, part.stop)
                 start = segment.start + part.start * height
                 rows = slice(start, start + len(clients) * height)
                 where = _index(clients, self.device)

@@ -188,7 +188,8 @@ class SingleLayer(Dense):
 
     def covariance(self) -> ClientValues:
         """As `ClientSide.covariance`."""
-        return client_values(self._covariance(self._limits(None).to(self.dtype)))
+        own = self._covariance(self._limits(None).to(self.dtype))
+        return client_values(own.contiguous())  # every run its own, which a method may write to
 
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
         """As `ClientSide.clipped_covariance`, by ||x x^T||_F = ||x||^2: every share is cut."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import dpfl_cli
-from dpfl_cli.config.errors import ConfigError, DataError, DpflError, nearest
+from dpfl_cli.config.errors import AbsentData, ConfigError, DpflError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.audits import make_all
 from dpfl_cli.reproduction.choose import edges_text
@@ -71,7 +71,7 @@ def prepare(
     artifacts: Sequence[Artifact],
     scale: Scale,
     store: RunStore,
-    without: Callable[[Artifact, DataError], bool] = lambda artifact, error: False,
+    without: Callable[[Artifact, AbsentData], bool] = lambda artifact, error: False,
 ) -> list[Job]:
     """Plans every run of every artifact that is known of, before anything runs.
 
@@ -83,7 +83,7 @@ def prepare(
         out.
     """
     jobs: list[Job] = []
-    absent: DataError | None = None
+    absent: AbsentData | None = None
     for artifact in artifacts:
         try:
             job = search(artifact, scale, partial(_foreseen, artifact, store))
@@ -91,7 +91,7 @@ def prepare(
         except DpflError as error:
             text = str(error)
             named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
-            if isinstance(error, DataError) and without(artifact, absent := DataError(named)):
+            if isinstance(error, AbsentData) and without(artifact, absent := AbsentData(named)):
                 continue
             raise type(error)(named) from error
         jobs.append(job)
@@ -270,7 +270,7 @@ def dry_run(
     scale: Scale,
     outputs: Path,
     force: bool = False,
-    without: Callable[[Artifact, DataError], bool] = lambda artifact, error: False,
+    without: Callable[[Artifact, AbsentData], bool] = lambda artifact, error: False,
 ) -> list[str]:
     """What a pass would run, an artifact a line with the stages of its search, and what all of it
     costs.
@@ -296,7 +296,7 @@ def reproduce(
     quiet: bool = False,
     force: bool = False,
     after: Callable[[Produced], None] = lambda one: None,
-    without: Callable[[Artifact, DataError], bool] = lambda artifact, error: False,
+    without: Callable[[Artifact, AbsentData], bool] = lambda artifact, error: False,
 ) -> list[Produced]:
     """Makes all artifacts, each written as soon as its runs are there.
 

@@ -19,9 +19,10 @@ MOST_RUNS = 256  # in a stack: each holds a lock, which is an open file
 FILES = 4  # of the files that a process may open, a stack's locks take one in so many
 MOST_BYTES = 2 << 30  # larger stacks gain nothing on a CPU and fall out of its caches
 COPIES = 8  # arrays of the size of all clients' parameters that a round may hold at once
-# the same of clients' covariances, where a method releases them: what runs share and what each has
-# clipped, and where every client's message is seen, that and its noise
+# the same of clients' covariances, where a method releases them: as they are and clipped, and where
+# every client's message is seen, that and its noise
 COVARIANCES, COVARIANCES_SENT = 2, 4
+MATRICES = 4  # of the server, made of their mean, in float64
 
 
 def groups(plans: Sequence[Plan]) -> list[list[Plan]]:
@@ -145,5 +146,6 @@ def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
         once = matrices and not any(spec.occurs(plan.rounds)[1:].any() for spec in matrices)
         triangles = 0 if after_first and once else plan.rows * size * (size + 1) // 2
         copies = COVARIANCES_SENT if plan.dp.trust == "local" else COVARIANCES
-        values += copies * dtype.itemsize * (triangles + size**2)
+        values += copies * dtype.itemsize * triangles
+        values += MATRICES * torch.float64.itemsize * size**2
     return int(values + model.workspace(plan.model.settings, plan.info, plan.rows))

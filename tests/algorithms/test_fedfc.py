@@ -346,7 +346,7 @@ def test_runs_whose_covariances_do_not_fit_together_are_stacked_after_their_firs
     for rounds in (1, 7):
         whole = finished("null", rounds)
         assert sizes == [5] * rounds
-        parted = finished("250kB", rounds)
+        parted = finished("350kB", rounds)
         assert sizes == [2, 2, 1, *[5] * (rounds - 1)]
         assert whole.keys() == parted.keys()
         for name, one in whole.items():

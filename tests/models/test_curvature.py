@@ -377,3 +377,31 @@ def test_runs_share_the_covariances_of_one_bound_and_federation(
     for run, (one, bound) in enumerate(zip(index, bounds, strict=True)):
         alone = found([*range(one + 1)], [bound] * (one + 1))[one]
         assert torch.equal(together[run], alone)
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_method_may_write_to_the_covariances_that_it_got(runs: int) -> None:
+    objective = make_objective([5, 5], [0] * runs, features=6)
+    own, known = objective.covariance(), opened(objective.covariance()).clone()
+    own.mul_(2.0)
+    assert torch.equal(opened(own), 2.0 * known)
+    assert torch.equal(opened(objective.covariance()), known)
+
+
+def test_kept_factors_are_of_their_clients_whatever_the_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With other threads the clients of a block are others."""
+    for module in (records, single_layer):
+        monkeypatch.setattr(module, "CPU_BLOCK", 1 << 16)
+    objective = make_objective([50] * 7, [0, 0], features=60, precision="float64")
+    values = client_values(torch.randn(2, 7, objective.dimension, dtype=torch.float64))
+    damping, before = torch.full((2,), 0.5, dtype=torch.float64), torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 8, 3, 2):
+            torch.set_num_threads(threads)
+            found.append(opened(objective.damped_solve(values, values, damping, "covariance")))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, found[0]) for one in found)

@@ -29,4 +29,4 @@ def test_ranks_are_those_of_the_best_points_in_a_cell(name: str, scale: str) -> 
 @pytest.mark.parametrize("grids", [CLIENTS, RECORDS])
 def test_every_method_is_tried_at_as_many_points(grids: Grids) -> None:
     points = {method: [*grid(**labels)] for method, labels in grids.items()}
-    assert {len(one) for one in points.values()} == {36}
+    assert {len(one) for one in points.values()} == {64}
