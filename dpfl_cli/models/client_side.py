@@ -274,7 +274,8 @@ class ClientSide:
         layer sees.
 
         Packed (`curvature.packed`): the upper triangle row by row, every entry once and as it is. A
-        record that is not finite counts as zero; a client without records has the zero matrix.
+        record that is not finite counts as zero; a client without records has the zero matrix. Runs
+        may share its memory, so that writing into it is refused: make new tensors of it.
         """
         refuse_watchers()
         return self.__theirs(self.__objective.covariance())

@@ -188,8 +188,7 @@ class SingleLayer(Dense):
 
     def covariance(self) -> ClientValues:
         """As `ClientSide.covariance`."""
-        own = self._covariance(self._limits(None).to(self.dtype))
-        return client_values(own.contiguous())  # every run its own, which a method may write to
+        return client_values(self._covariance(self._limits(None).to(self.dtype)))
 
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
         """As `ClientSide.clipped_covariance`, by ||x x^T||_F = ||x||^2: every share is cut."""
