@@ -313,7 +313,7 @@ class SingleLayer(Dense):
         """[R, M, p (p + 1) / 2] means of x x^T, each clipped to a Frobenius norm [R]."""
         size = self.features * (self.features + 1) // 2
         kinds = [*zip(self.index.tolist(), host_numbers(limits), strict=True)]
-        firsts = [kinds.index(kind) for kind in kinds]  # a run that has the same
+        firsts = [kinds.index(kind) for kind in kinds]  # the first run that has the same
         some = sorted(set(firsts))
         made = 1 if len(some) == 1 else self.runs
         result = torch.zeros(made, self.clients, size, dtype=self.dtype, device=self.device)
@@ -321,10 +321,10 @@ class SingleLayer(Dense):
             for run in block.numbers:
                 shares = bounded_shares(block.weights, block.squared_norms, limits[run])
                 mean = product((block.features * shares.unsqueeze(-1)).mT, block.features)
-                triangle = packed(mean, self.features)
-                for other in range(made):
-                    if firsts[other] == run:
-                        result[other, block.clients] = triangle
+                result[run, block.clients] = packed(mean, self.features)
+        for run, first in enumerate(firsts[:made]):
+            if run != first:
+                result[run] = result[first]
         return result.expand(self.runs, -1, -1)
 
     def _moment_bytes(self, records: int) -> int:

@@ -36,6 +36,9 @@ from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
 
+# whether an artifact whose data are not here is left out
+Without = Callable[[Artifact, AbsentData], bool]
+
 
 @dataclass(frozen=True)
 class Produced:
@@ -71,7 +74,7 @@ def prepare(
     artifacts: Sequence[Artifact],
     scale: Scale,
     store: RunStore,
-    without: Callable[[Artifact, AbsentData], bool] = lambda artifact, error: False,
+    without: Without = lambda artifact, error: False,
 ) -> list[Job]:
     """Plans every run of every artifact that is known of, before anything runs.
 
@@ -270,7 +273,7 @@ def dry_run(
     scale: Scale,
     outputs: Path,
     force: bool = False,
-    without: Callable[[Artifact, AbsentData], bool] = lambda artifact, error: False,
+    without: Without = lambda artifact, error: False,
 ) -> list[str]:
     """What a pass would run, an artifact a line with the stages of its search, and what all of it
     costs.
@@ -296,7 +299,7 @@ def reproduce(
     quiet: bool = False,
     force: bool = False,
     after: Callable[[Produced], None] = lambda one: None,
-    without: Callable[[Artifact, AbsentData], bool] = lambda artifact, error: False,
+    without: Without = lambda artifact, error: False,
 ) -> list[Produced]:
     """Makes all artifacts, each written as soon as its runs are there.
 

@@ -29,20 +29,20 @@ from dpfl_cli.reproduction.api import (
 Grids = Mapping[str, Mapping[str, Any]]  # method -> label -> values
 COMMUNICATIONS, STEPS = 70, 5  # of a run; local steps between two of them
 EPSILONS = (1.0, 8.0)
-LADDER = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-SMALL, MIDDLE, LARGE = LADDER[1:9], LADDER[2:10], LADDER[3:11]
-STEP, RISING = LADDER[4:12], LADDER[6:14]
+SMALL = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+MIDDLE, LARGE = (*SMALL[1:], 10.0), (*SMALL[2:], 10.0, 30.0)
+RISING = (*SMALL[5:], 10.0, 30.0, 100.0, 300.0, 1000.0)
 SERVER = {"server_lr": RISING, "clip_norm": SMALL}
-OF_RECORDS = {"local_lr": LADDER[5:13], "clip_norm": LARGE}
+OF_RECORDS = {"local_lr": (0.1, *RISING[:7]), "clip_norm": LARGE}
 # 64 points of every method, 9 of them at quick; with 36 two in three of the best lay at an end
 CLIENTS: Grids = {
     "fedavg": SERVER,
-    "fedexp": {"local_lr": STEP, "clip_norm": MIDDLE},
+    "fedexp": {"local_lr": (*SMALL[3:], 10.0, 30.0, 100.0), "clip_norm": MIDDLE},
     "scaffold": SERVER,
     "scaffnew": {"local_lr": RISING, "clip_norm": MIDDLE},
     "fedgd": SERVER,
     "fedfc": SERVER,
-    "fednew": {"damping": LADDER[:8], "clip_norm": MIDDLE},
+    "fednew": {"damping": (0.0003, *SMALL[:7]), "clip_norm": MIDDLE},
 }
 RECORDS: Grids = {
     "fedavg_record": OF_RECORDS,
@@ -54,7 +54,7 @@ RECORDS: Grids = {
     "fedgd_record": {"server_lr": RISING, "clip_norm": LARGE},
     "fedfc_record": {"server_lr": RISING, "clip_norm": LARGE},
     "fednew_record": {
-        "damping": (0.003, *LADDER[3:6], *LADDER[7:12:2], LADDER[12]),
+        "damping": (0.003, 0.01, 0.03, 0.1, 1.0, 10.0, 100.0, 300.0),
         "curvature_clip_norm": SMALL,
     },
 }
