@@ -1,10 +1,12 @@
-"""A user's own records: `dataset=arrays`, from a file of arrays or a PyTorch Dataset, and
+"""A user's own records: `dataset=arrays`, from a file of arrays, a table or a PyTorch Dataset, and
 `partitioner=file`, who holds which of them.
 """
 
 import hashlib
 import io
 from collections.abc import Mapping
+from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -17,22 +19,27 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.loading import HeldOut, Kept, fraction_of, own_paths
 from dpfl_cli.data.sources import LARGEST, listing_sha256
 from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.data.tables import delimiter
 
 
 class ArraysSettings(Settings):
-    """Where the records are, and the fraction of them held out for testing where no second file
-    has the test records. The identity of a run has their content, not where they lie.
+    """Where the records are, the fraction of them held out for testing where no second file has
+    the test records, and the arrays or columns that hold targets and clients. The identity of a run
+    has the files' content, not where they lie.
     """
 
     path: OwnPath = None
     test_path: OwnPath = None
     test_fraction: HeldOut = 0.0
+    targets: str = "targets"
+    clients: str = "clients"
 
 
 # Records as the user gave them: "features" [N, ...] finite numbers, float32 unless they were
 # float64; "targets" [N], whole numbers or strings (classes) or floats (regression); and "clients"
 # [N] whose they are, in whatever names, where somebody says so.
 KINDS = {"features": "buif", "targets": "buifUS", "clients": "buifUS"}  # of the arrays' types
+TABLES = (".csv", ".tsv", ".parquet")
 
 
 def pool_sha256(pool: NamedArrays) -> str:
@@ -46,7 +53,8 @@ def pool_sha256(pool: NamedArrays) -> str:
 @component("dataset", "arrays", revision=1, settings=ArraysSettings)
 class Arrays(Kept):
     """Records of yours: arrays `features` [N, ...], `targets` [N] and, if you like, `clients` [N]
-    of a .npz file, or a torch Dataset, as FILE.py:NAME.
+    of a .npz file; a table (.csv, .tsv, .parquet) with columns of these names, all others being
+    features; or a torch Dataset, as FILE.py:NAME.
 
     Targets that are whole numbers or texts are labels, and become classes in ascending order;
     floats are regression. A Dataset is map-style; its items are (features, target) or (features,
@@ -62,8 +70,14 @@ class Arrays(Kept):
     def make(settings: ArraysSettings, content: tuple[str, ...]) -> Dataset:
         """Which records are held out does not depend on the run's seed either."""
         paths = own_paths(settings, "my.npz")
-        pools = {name: _pool(f"dataset.{name}", path) for name, path in paths.items()}
+        pools = {name: _pool(f"dataset.{name}", path, settings) for name, path in paths.items()}
         pool, test = pools["path"], pools.get("test_path")
+        columns = [list(one.pop("columns", ())) for one in pools.values()]
+        if columns[0] != columns[-1]:
+            raise DataError(
+                f"dataset.test_path={settings.test_path}: its features are not those of "
+                "dataset.path; write the same columns in the same order"
+            )
         sha256 = listing_sha256({name: pool_sha256(one) for name, one in pools.items()})
         targets = pool["targets"]
         size = len(targets)
@@ -120,13 +134,26 @@ class File:
         return _partition(settings.path, len(dataset.train))
 
 
-def _pool(option: str, path: str) -> NamedArrays:
-    """The records of a .npz file or of a torch Dataset, checked."""
+def _pool(option: str, path: str, settings: ArraysSettings) -> NamedArrays:
+    """The records of a file or of a torch Dataset, checked; of a table also the names of the
+    features, "columns".
+    """
     where = f"{option}={path}"
-    given = _of_dataset(path, option) if is_code(path) else _of_file(path, option)
-    if missing := [name for name in ("features", "targets") if name not in given]:
+    names = {"features": "features", "targets": settings.targets, "clients": settings.clients}
+    if is_code(path):
+        if list(names) != list(names.values()):
+            raise ConfigError(
+                "dataset.targets, dataset.clients: names in files; an item of a Dataset is "
+                "(features, target) or (features, target, client)"
+            )
+        given = _of_dataset(path, option)
+    else:
+        read = _of_table if Path(path).suffix.lower() in TABLES else _of_arrays
+        given = read(read_own(path, f"{option}="), where, settings)
+    needed = {*names.values()} - {ArraysSettings().clients}
+    if missing := sorted(needed - set(given)):
         raise DataError(f"{where}: no array {' and no '.join(missing)}; it has {', '.join(given)}")
-    pool = {name: given[name] for name in KINDS if name in given}
+    pool = {name: given[own] for name, own in names.items() if own in given}
     for name, one in pool.items():
         if one.dtype.kind not in KINDS[name]:
             raise DataError(f"{where}: {name} are {one.dtype}, not numbers")
@@ -142,17 +169,58 @@ def _pool(option: str, path: str) -> NamedArrays:
         )
     if features.dtype != np.float64:
         pool["features"] = features.astype(np.float32)
-    return pool
+    return pool | ({"columns": given["columns"]} if "columns" in given else {})
 
 
-def _of_file(path: str, option: str) -> Mapping[str, np.ndarray]:
+def _of_arrays(content: bytes, where: str, settings: ArraysSettings) -> Mapping[str, np.ndarray]:
     try:
-        return dict(_numpy(read_own(path, f"{option}=")).items())
+        return dict(_numpy(content).items())
     except (ValueError, AttributeError) as error:
         raise DataError(
-            f"{option}={path}: not a .npz file of arrays, or damaged ({error}); write one with "
-            "numpy.savez, or name a torch Dataset as FILE.py:NAME"
+            f"{where}: not a .npz file of arrays, or damaged ({error}); write one with "
+            f"numpy.savez or a table ({', '.join(TABLES)}), or name a torch Dataset as FILE.py:NAME"
         ) from error
+
+
+def _of_table(content: bytes, where: str, settings: ArraysSettings) -> Mapping[str, np.ndarray]:
+    """The columns of targets and clients, all others as "features" and their names as "columns"."""
+    import pandas as pd  # half a second, which other runs do not wait for
+
+    try:
+        if content.startswith(b"PAR1"):
+            table = pd.read_parquet(io.BytesIO(content))
+        else:
+            text = content.decode("utf-8-sig")
+            table = pd.read_csv(io.StringIO(text), sep=delimiter(text))
+    except ImportError as error:
+        raise ConfigError(
+            f"{where}: needs pyarrow: pip install 'dpfl[parquet]', or write .csv"
+        ) from error
+    except Exception as error:  # there is no list of what reading a damaged one raises
+        first, *_ = str(error).splitlines() or [type(error).__name__]
+        raise DataError(f"{where}: not a table ({first})") from error
+    sides = [name for name in (settings.targets, settings.clients) if name in table]
+    for option, name in (("targets", settings.targets), ("clients", settings.clients)):
+        if name not in sides and name != "clients":
+            columns = shorten(", ".join(map(str, table)), 100, placeholder=" ...")
+            raise DataError(
+                f"{where}: no column {name}; its columns are {columns}: name that with {option}, "
+                f"as dataset.{option}={list(table)[-1]}"
+            )
+    features = table.drop(columns=sides).apply(pd.to_numeric, errors="coerce")
+    numbers = features.to_numpy(np.float64)
+    for name, good in zip(features, np.isfinite(numbers).T, strict=True):
+        if not good.all():
+            raise DataError(
+                f"{where}: column {name} is no finite number in record {good.argmin()}; leave it "
+                "out, or write categories as numbers, as pandas.get_dummies does"
+            )
+    for name in sides:
+        if (empty := table[name].isna()).any():
+            raise DataError(f"{where}: column {name} is empty in record {empty.argmax()}")
+    own = {name: table[name].to_numpy() for name in sides}
+    texts = {name: one.astype(str) for name, one in own.items() if one.dtype.kind == "O"}
+    return {"features": numbers, **own, **texts, "columns": np.array(features.columns, str)}
 
 
 def _numpy(content: bytes) -> Any:

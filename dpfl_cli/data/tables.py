@@ -75,9 +75,9 @@ def read_table(path: Path, wanted: Sequence[str]) -> TextTable:
 
     try:
         text = read_uncompressed(path).decode("utf-8-sig")
-        delimiter = max(",;\t", key=text.lstrip().partition("\n")[0].count)
+        sep = delimiter(text)
         cells = pd.read_csv(
-            io.StringIO(text), sep=delimiter, header=None, dtype=str, keep_default_na=False
+            io.StringIO(text), sep=sep, header=None, dtype=str, keep_default_na=False
         ).apply(lambda column: column.str.strip())
     except ValueError as error:  # no UTF-8, or of pandas: no table
         raise DataError(f"{path}: not a table in csv: {error}") from error
@@ -91,3 +91,8 @@ def read_table(path: Path, wanted: Sequence[str]) -> TextTable:
     if len(cells) < 2:
         raise DataError(f"{path}: no records below the first line")
     return TextTable(path, cells[1:].set_axis(names, axis=1), text)
+
+
+def delimiter(text: str) -> str:
+    """What stands between the columns of the first line: a comma, a semicolon or a tab."""
+    return max(",;\t", key=text.lstrip().partition("\n")[0].count)

@@ -4,10 +4,12 @@ and known by their content.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dpfl_cli.config.compose import compose_config
@@ -168,6 +170,93 @@ def test_an_archive_that_cannot_be_read_is_one_line(
     with pytest.raises(DataError, match=says) as caught:
         Arrays.info(ArraysSettings(path=str(path)))
     assert "\n" not in str(caught.value)
+
+
+def table(**changes: Any) -> pd.DataFrame:
+    """FEATURES, LABELS and CLIENTS as columns."""
+    columns = {f"x{number}": column for number, column in enumerate(FEATURES.T)}
+    return pd.DataFrame({**columns, "label": LABELS, "hospital": CLIENTS} | changes)
+
+
+NAMED = {"targets": "label", "clients": "hospital"}
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("my.csv", partial(pd.DataFrame.to_csv, index=False)),
+        ("my.CSV", partial(pd.DataFrame.to_csv, index=False, sep=";", encoding="utf-8-sig")),
+        ("my.tsv", partial(pd.DataFrame.to_csv, index=False, sep="\t")),
+        ("my.parquet", pd.DataFrame.to_parquet),
+    ],
+)
+def test_a_table_gives_the_records_that_arrays_give(mine: str, name: str, write: Any) -> None:
+    path = Path(mine).with_name(name)
+    write(table(), path)
+    settings = ArraysSettings(path=str(path), test_path=str(path), **NAMED)
+    found, like = Arrays.load(settings, 0), Arrays.load(ArraysSettings(path=mine), 0)
+    assert found.test is not None
+    for part in (found.train, found.test):
+        assert np.array_equal(part.features, like.train.features)
+        assert part.targets.tolist() == like.train.targets.tolist()
+    assert found.natural is not None
+    assert like.natural is not None
+    assert found.natural.tolist() == like.natural.tolist()
+    assert found.info.feature_shape == like.info.feature_shape
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "says"),
+    [
+        ({}, {}, "no column targets; its columns are x0, x1, x2, label, hospital"),
+        ({}, {"targets": "lable"}, "no column lable; .*as dataset.targets="),
+        ({}, {**NAMED, "clients": "ward"}, "no column ward.*dataset.clients"),
+        (
+            {"job": ["smith"] * 12},
+            NAMED,
+            "column job is no finite number in record 0; .*get_dummies",
+        ),
+        ({"x1": [*FEATURES[1:, 1], None]}, NAMED, "column x1 is no finite number in record 11"),
+        ({"label": [*LABELS[1:], None]}, NAMED, "column label is empty in record 11"),
+        ({"hospital": [None, *CLIENTS[1:]]}, NAMED, "column hospital is empty in record 0"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_one_line(
+    tmp_path: Path, changes: Any, options: Any, says: str
+) -> None:
+    table(**changes).to_csv(tmp_path / "my.csv", index=False)
+    with pytest.raises(DataError, match=says) as caught:
+        Arrays.info(ArraysSettings(path=str(tmp_path / "my.csv"), **options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_test_table_has_the_columns_of_the_first(tmp_path: Path) -> None:
+    first, second = str(tmp_path / "a.csv"), str(tmp_path / "b.csv")
+    table().to_csv(first, index=False)
+    table()[["x1", "x0", "x2", "label"]].to_csv(second, index=False)
+    settings = ArraysSettings(path=first, test_path=second, targets="label", clients="hospital")
+    with pytest.raises(DataError, match="no column hospital"):
+        Arrays.info(settings)
+    table()[["x1", "x0", "x2", "label", "hospital"]].to_csv(second, index=False)
+    with pytest.raises(DataError, match="the same columns in the same order"):
+        Arrays.info(settings)
+
+
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3\n4\n", b"\xff\xfe", b"PAR1 no more"])
+def test_a_damaged_table_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "my.csv").write_bytes(content)
+    with pytest.raises(DataError, match=r"not a table|no column") as caught:
+        Arrays.info(ArraysSettings(path=str(tmp_path / "my.csv")))
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_may_have_other_names(tmp_path: Path) -> None:
+    path = saved(tmp_path, features=FEATURES, y=LABELS, who=CLIENTS)
+    found = Arrays.load(ArraysSettings(path=path, targets="y", clients="who"), 0)
+    assert found.natural is not None
+    assert found.train.targets.tolist() == [1, 0] * 6
+    with pytest.raises(DataError, match="no array targets; it has features, y, who"):
+        Arrays.info(ArraysSettings(path=path))
 
 
 @pytest.mark.parametrize(
