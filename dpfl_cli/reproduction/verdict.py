@@ -203,7 +203,7 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
         return Judged(one, UNDECIDED, mean, seeds=n, reason=f"{n} of at least {FEWEST} seeds")
     variance, freedom = variances.get(_pool(one)) or _own(one)
     error = math.sqrt(variance / n)
-    reach = _quantile(freedom) * error
+    reach = float(_quantile(freedom)) * error
     low, high = mean - reach, mean + reach
     gap = _gap(one, mean)
     inside = low > one.margin if one.kind == "above" else -one.margin < low and high < one.margin
@@ -224,16 +224,17 @@ def _seed_by_seed(
     return Judged(one, finding, seeds=len(truths), reason=reason, against=against)
 
 
-def _quantile(freedom: float) -> float:
+def _quantile(freedom: Any) -> Any:
     """Of Student's t: half the width of the interval, in standard errors."""
-    return float(stdtrit(freedom, 1 - TAIL))
+    return stdtrit(freedom, 1 - TAIL)
 
 
 def _needed(gap: float, variance: float, have: int, freedom: int) -> str:
     """How many seeds would decide it, if mean and spread stay what they are."""
     if gap == 0 and variance == 0:
         return "a tie"
-    for n in range(have + 1, MANY + 1):
-        if _quantile(freedom * (n - 1) / (have - 1)) * math.sqrt(variance / n) < gap:
-            return f"{n} seeds would decide it"
-    return f"not even {MANY} seeds would decide it"
+    counts = np.arange(have + 1, MANY + 1)
+    reach = _quantile(freedom * (counts - 1) / (have - 1)) * np.sqrt(variance / counts)
+    if not (reach < gap).any():
+        return f"not even {MANY} seeds would decide it"
+    return f"{counts[(reach < gap).argmax()]} seeds would decide it"
