@@ -298,5 +298,7 @@ def _squared_norms(passes: Passes, part: Block) -> Tensor:
 def classes_of(model: str, info: DatasetInfo) -> int:
     """c; a ConfigError where a dataset has no classes."""
     if info.classes is None:
-        raise misfit(model, "records with classes", info, "dataset=mnist")
+        raise misfit(
+            model, "records with classes (targets: whole numbers or texts)", info, "dataset=mnist"
+        )
     return info.classes

@@ -434,7 +434,7 @@ def test_settings_and_data_that_do_not_fit_are_refused() -> None:
     ):
         parse_settings(found.settings, {**composed, "solver": "lu"}, "model")
     with pytest.raises(
-        ConfigError, match=r"needs records with classes, but dataset=toy has .* and no classes"
+        ConfigError, match=r"needs records with classes .*, but dataset=toy has .* and no classes"
     ):
         SoftmaxRegression.dimension_of(make_settings(), make_info(classes=None))
     assert (
