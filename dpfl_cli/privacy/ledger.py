@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.cohorts import Law
+from dpfl_cli.privacy.draws import Law
 from dpfl_cli.privacy.kinds import KINDS
 
 Scope = Literal["client", "federation"]
@@ -52,7 +52,7 @@ class LedgerEntry:
         the client with the fewest; or, where clients are drawn (`law`), the probability of each to
         take part. None where the release is of all of them. Accountants that know no amplification
         price it as if it were not there.
-      law: how the clients were drawn that took part (`cohorts.Law`).
+      law: how the clients were drawn that took part (`draws.Law`).
       rounds: where they were drawn, the round of each release, for those of a round are of one
         cohort; else None.
       disjoint: so many consecutive releases are of disjoint parts of a client's records, which cost
@@ -165,6 +165,9 @@ class LedgerEntry:
         return cls(**fields)
 
 
+Entries = list[LedgerEntry]
+
+
 @dataclass(frozen=True)
 class Ledger:
     """The releases of one run, in the order in which their names first appeared."""
@@ -254,27 +257,17 @@ class ReleaseLog:
         )
 
 
-@dataclass
 class BatchLedger:
     """The ledgers of a batch of runs, written by mechanisms as they release: cheap in the loop,
     folded into `Ledger`s by `of_run`.
+
+    Args:
+      started: what each run had released before.
     """
 
-    runs: int
-    started: list[Ledger] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.started = self.started or [Ledger() for _ in range(self.runs)]
+    def __init__(self, started: Sequence[Ledger]) -> None:
+        self.started = started
         self.logs: dict[str, ReleaseLog] = {}
-
-    def kinds(self) -> list[int]:
-        """A run of every kind: any other that began here has made the same releases with the same
-        noise as one of these.
-        """
-        columns = [one for log in self.logs.values() for one in (log.parameters, log.counts)]
-        table = np.hstack([np.zeros((self.runs, 1)), *columns])
-        _, first = np.unique(table, axis=0, return_index=True)
-        return first.tolist()
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""

@@ -25,7 +25,7 @@ from dpfl_cli.config.schema import (
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.sources import search_path
 from dpfl_cli.privacy.accountants import TooLargeToPrice
-from dpfl_cli.privacy.cohorts import Sampling
+from dpfl_cli.privacy.draws import Sampling
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
