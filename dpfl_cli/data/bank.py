@@ -15,7 +15,8 @@ from typing import Literal
 
 import numpy as np
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.derive import facts
+from dpfl_cli.data.loading import (
     ConfigError,
     Count,
     DataError,
@@ -35,7 +36,6 @@ from dpfl_cli.data.api import (
     stream_generator,
     used,
 )
-from dpfl_cli.data.derive import facts
 
 HELD_OUT = 0.2
 # Columns in the order of the file; a column of words has them in the order of their inputs.

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.loading import (
     DataError,
     HeldOut,
     UsedSettings,

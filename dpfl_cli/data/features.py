@@ -23,7 +23,16 @@ from pydantic import NonNegativeInt
 import dpfl_cli.data.emnist
 import dpfl_cli.data.mnist  # noqa: F401
 from dpfl_cli.config.identity import content_id
-from dpfl_cli.data.api import (
+from dpfl_cli.data.backbones import (
+    BATCH,
+    Extractor,
+    as_images,
+    backbone_of,
+    extracted,
+    principal_components,
+    read_weights,
+)
+from dpfl_cli.data.loading import (
     ConfigError,
     Count,
     Dataset,
@@ -38,15 +47,6 @@ from dpfl_cli.data.api import (
     digest,
     lookup,
     used,
-)
-from dpfl_cli.data.backbones import (
-    BATCH,
-    Extractor,
-    as_images,
-    backbone_of,
-    extracted,
-    principal_components,
-    read_weights,
 )
 
 BLOCK = 100  # images whose features are kept in one file

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.loading import (
     FOLDERS,
     ConfigError,
     Count,

@@ -19,7 +19,9 @@ import numpy as np
 from annotated_types import Len
 from pydantic import Field
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.emnist import ORIGINS, characters, origin_sha256
+from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
+from dpfl_cli.data.loading import (
     ConfigError,
     Count,
     Dataset,
@@ -39,8 +41,6 @@ from dpfl_cli.data.api import (
     split_dataset,
     stream_generator,
 )
-from dpfl_cli.data.emnist import ORIGINS, characters, origin_sha256
-from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
 from dpfl_cli.data.mnist import Part
 
 CLASSES = 62

@@ -23,7 +23,8 @@ from annotated_types import Len
 from numpy.random import Generator
 from pydantic import BaseModel, Field, model_validator
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
+from dpfl_cli.data.loading import (
     ConfigError,
     Count,
     Dataset,
@@ -41,7 +42,6 @@ from dpfl_cli.data.api import (
     some_at_once,
     stream_generator,
 )
-from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
 
 LENGTH = 10  # tokens of a sequence
 PAD, UNK = 0, 1

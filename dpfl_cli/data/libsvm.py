@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import NonNegativeInt
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.loading import (
     Count,
     DataError,
     Dataset,

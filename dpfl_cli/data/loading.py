@@ -1,5 +1,6 @@
-"""What loaders of data sets share: how many records are used, which are held out for testing; data
-sets that come as a folder of many files, and those that are generated.
+"""What the file of a data set needs, in one import; what loaders share is here: how many records
+are used, which are held out for testing; data sets that come as a folder of many files, and those
+that are generated.
 
 A folder is looked for by name below the folders of `DPFL_DATA` and then below the cache; it is
 never fetched. No checksum of such a folder is published: the loader verifies the structure of the
@@ -24,11 +25,34 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from dpfl_cli.config.component import Count, Settings
-from dpfl_cli.config.errors import AbsentData, ConfigError
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+from dpfl_cli.config.component import (
+    Count,
+    Seed,
+    SeedOrNone,
+    Settings,
+    Share,
+    component,
+    lookup,
+)
+from dpfl_cli.config.errors import AbsentData, ConfigError, DataError
+from dpfl_cli.config.own_files import OwnPath
+from dpfl_cli.config.paths import expanded
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.files import write_atomically
-from dpfl_cli.data.sources import FOLDERS, cache_dir, content_sha256, search_path, searched
+from dpfl_cli.data.sources import (
+    FOLDERS,
+    cache_dir,
+    catalogue_entry,
+    content_sha256,
+    digest,
+    locate,
+    read_uncompressed,
+    search_path,
+    searched,
+    status,
+)
+from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.data.tables import read_table
 from dpfl_cli.data.threads import slices
 
 logger = logging.getLogger("dpfl")

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import Field
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.loading import (
     FOLDERS,
     Count,
     DataError,

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import NonNegativeInt, model_validator
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.loading import (
     ConfigError,
     DataError,
     Dataset,

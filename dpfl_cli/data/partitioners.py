@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import NonNegativeInt, PositiveFloat
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.loading import (
     ConfigError,
     Count,
     Dataset,

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from dpfl_cli.data.api import (
+from dpfl_cli.data.loading import (
     Count,
     Dataset,
     DatasetInfo,
