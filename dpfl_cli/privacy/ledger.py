@@ -24,6 +24,7 @@ from dpfl_cli.privacy.kinds import KINDS
 Scope = Literal["client", "federation"]
 Quantity = Literal["", "squared_norms"]
 Shape = Literal["vector", "scalar", "matrix"]
+Fields = dict[str, Any]  # of an entry, in JSON
 
 
 @dataclass(frozen=True)
@@ -151,13 +152,13 @@ class LedgerEntry:
             floats=self.floats + later.floats,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Fields:
         """Plain values, and the name of the event."""
         return {**asdict(self), "event": KINDS[self.kind].event_name}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> LedgerEntry:
-        fields: dict[str, Any] = {
+    def from_json(cls, values: Fields) -> LedgerEntry:
+        fields: Fields = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
             if name != "event"
@@ -191,11 +192,11 @@ class Ledger:
         """How many numbers one client sent, over all names."""
         return sum(entry.floats for entry in self.entries)
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[Fields]:
         return [entry.to_json() for entry in self.entries]
 
     @classmethod
-    def from_json(cls, values: Sequence[dict[str, Any]]) -> Ledger:
+    def from_json(cls, values: Sequence[Fields]) -> Ledger:
         return cls(tuple(LedgerEntry.from_json(value) for value in values))
 
 
