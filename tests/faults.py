@@ -41,7 +41,7 @@ FAULTS = [
     ),
     Fault(
         "a record moves a mean by C / m when replaced",
-        "privacy/record_means.py",
+        "privacy/record_bounds.py",
         "return bounded(inside, bound, moved + moved, moved,",
         "return bounded(inside, bound, moved, moved,",
         "models/test_softmax.py",
@@ -90,7 +90,7 @@ FAULTS = [
     ),
     Fault(
         "Renyi's conversion divides by the order, not by the order less one",
-        "privacy/renyi_accountants.py",
+        "privacy/mixed_accountants.py",
         "toll = (math.log(delta) + np.log1p(excess)) / excess",
         "toll = (math.log(delta) + np.log1p(excess)) / (1 + excess)",
         "privacy/test_accountants.py",
@@ -118,7 +118,7 @@ FAULTS = [
     ),
     Fault(
         "the damping is missing where a record moves the inverse",
-        "privacy/solves.py",
+        "privacy/record_bounds.py",
         "matrix = limit * second / (gamma * (gamma * records + limit))",
         "matrix = limit * second / (gamma * records + limit)",
         "privacy/test_second_order_privacy.py::test_hostile_neighbours_come_near_the_sensitivity",

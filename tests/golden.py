@@ -20,7 +20,7 @@ from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.schema import DpSettings
-from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import load_components, make_plan
 from dpfl_cli.simulation.run_plan import Plan

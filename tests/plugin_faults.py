@@ -61,14 +61,14 @@ MENDS = [
     ),
     Fault(
         "privacy plugin: a method draws the records of its batches again",
-        "privacy/method_streams.py",
+        "privacy/draws.py",
         "        if batches != of_batches:\n",
         "        if False:\n",
         f"{PLUGINS}::test_nobody_else_draws_from_the_streams_of_batches",
     ),
     Fault(
         "privacy plugin: batches of two names are the same records",
-        "privacy/method_streams.py",
+        "privacy/draws.py",
         "        if known != name:\n",
         "        if False:\n",
         f"{PLUGINS}::test_batches_of_names_that_collide_are_no_fresh_ones",
@@ -138,7 +138,7 @@ MENDS = [
     ),
     Fault(
         "privacy plugin: a batch shows its records where it is printed",
-        "privacy/batches.py",
+        "privacy/draws.py",
         "    __records: Tensor = field(repr=False)\n",
         "    __records: Tensor = field()\n",
         f"{PLUGINS}::test_who_is_in_a_batch_or_a_cohort_is_in_no_attribute_to_be_read",
@@ -166,7 +166,7 @@ MENDS = [
     ),
     Fault(
         "privacy plugin: a method keeps clients' values in a default of its functions",
-        "simulation/kept.py",
+        "simulation/confined.py",
         "if not (own or isinstance(value, _HOLDERS)):",
         "if not isinstance(value, _HOLDERS):",
         f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",

@@ -45,14 +45,15 @@ from dpfl_cli.privacy.bounded import (
     Bounded,
     clip,
     clip_symmetric,
+    own_norms,
     per_run,
     scaled,
     squared_norms,
+    vector_norms,
 )
 from dpfl_cli.privacy.client_values import ClientValues, own_values
 from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism
-from dpfl_cli.privacy.norms import own_norms, vector_norms
 from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 
 __all__ = [

@@ -15,12 +15,10 @@ from dpfl_cli.config.component import Limit, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
-from dpfl_cli.privacy.batches import Batch
-from dpfl_cli.privacy.bounded import Bounded, per_run
+from dpfl_cli.privacy.bounded import Bounded, per_run, vector_norms
 from dpfl_cli.privacy.client_values import ClientValues, own_values
+from dpfl_cli.privacy.draws import Batch, MethodStreams
 from dpfl_cli.privacy.mechanism import Mechanism
-from dpfl_cli.privacy.method_streams import MethodStreams
-from dpfl_cli.privacy.norms import vector_norms
 from dpfl_cli.privacy.releases import Release
 
 # Types of settings that are floats in `releases`, and tensors [R] in `hyper`, which has R runs'.

@@ -14,7 +14,7 @@ where `mean` takes their mean (a factor m_i; the algorithm as printed divides th
 
 Releases:
     "covariance"  once, a packed triangle: C_c^2 / m when one record is left out, sqrt(2) C_c^2 / m
-                  when it is replaced (`record_means.record_covariance`); times m with
+                  when it is replaced (`record_bounds.record_covariance`); times m with
                   `cov_norm=paper`.
     "gradient"    every round: 2 C_g / m (replace_one), C_g / m (zero_out, add_or_remove).
 Their noise: `fedfc.releases`.

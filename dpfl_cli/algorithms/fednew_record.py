@@ -78,7 +78,7 @@ from dpfl_cli.algorithms.fednew import (
     stepped,
 )
 from dpfl_cli.privacy.diagnostics import curvature_diagnostics
-from dpfl_cli.privacy.solves import Constant, Side
+from dpfl_cli.privacy.record_bounds import Constant, Side
 from dpfl_cli.privacy.worst_cases import claimed_sensitivities, moved_record, unequal_shares
 
 SMALLEST_SHIFT = 1e-3  # gamma / D: eight thousand times what float32 resolves

@@ -11,10 +11,10 @@ from torch import Tensor
 from dpfl_cli.algorithms.base import Round
 from dpfl_cli.algorithms.local import LocalSettings
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.privacy.batches import Batch
 from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import descended
-from dpfl_cli.privacy.record_means import mean_clipped
+from dpfl_cli.privacy.draws import Batch
+from dpfl_cli.privacy.record_bounds import mean_clipped
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
 GRADIENT = (

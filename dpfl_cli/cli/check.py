@@ -61,13 +61,11 @@ class Case:
 
     Attributes:
       words: overrides.
-      claimed: whether its bounds are claims, in a run that dp.mode=sound refuses.
     """
 
     component: Component
     label: str
     words: tuple[str, ...]
-    claimed: bool = False
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -105,25 +103,24 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     """The ways in which a component is run: under every trust model that it is defined for, or as
     overrides say.
     """
-    target, name = component.target, component.name
+    group, target, name = component.group, component.target, component.name
     given = [word for word in overrides if word.startswith("dp=")]
-    level = _level(component, overrides) if component.group == "mechanism" else []
-    if component.group == "model":
+    own = [f"{group}={name}"]
+    if group == "algorithm":
+        trusts = {(name, trust, min(target.units)) for trust in target.trusts - {"none"}}
+        own = []
+    elif group == "mechanism":
+        trusts = {("fedavg", trust, "client") for trust in target.trusts - {"none"}}
+        own += _level(component, overrides)
+    else:
         trusts = {("fedavg", "central", "client")}
         if "clipped_gradient" in target.provides:
             trusts |= {("fedavg_record", "local", "record")}
-    else:
-        method = name if component.group == "algorithm" else "fedavg"
-        unit = min(target.units) if component.group == "algorithm" else "client"
-        trusts = {(method, trust, unit) for trust in target.trusts - {"none"}}
     for method, trust, unit in sorted(trusts)[: 1 if given else None]:
         protected = given or CHOICES[trust, unit]
-        words = [f"algorithm={method}", *([] if given else protected)]
-        if component.group != "algorithm":
-            words.append(f"{component.group}={name}")
-        label = name if component.group == "algorithm" else f"{name} ({method})"
-        claimed = component.group == "model" and unit == "record"  # a plugin's bounds
-        yield Case(component, f"{label} {protected[0]}", (*words, *level, *overrides), claimed)
+        words = [f"algorithm={method}", *([] if given else protected), *own, *overrides]
+        label = f"{name} ({method})" if own else name
+        yield Case(component, f"{label} {protected[0]}", tuple(words))
 
 
 def _level(component: Component, overrides: Sequence[str]) -> list[str]:
@@ -175,16 +172,18 @@ def _row(case: Case, kits: Sequence["Kit"], check: str) -> dict[str, str]:
         if noise.draws
         else "only Gaussian noise is measured, and none was drawn",
     }
-    if not faults and any(kit.cut_short for kit in kits):
-        why = "an error above ended the trial before all was looked at"
-        return {"of": case.label, "check": check, "result": "not reached", "why": why}
     seen = {"noise": bool(noise.draws), "sensitivity": reached > 0}
-    if not faults and not seen.get(check, True):
-        return {"of": case.label, "check": check, "result": UNMEASURED, "why": notes[check]}
-    why = "; ".join(faults[:2]) + (f" (and {len(faults) - 2} more)" if len(faults) > 2 else "")
-    mode = " (dp.mode=paper: its guarantee is not proved)" if plan.dp.mode == "paper" else ""
-    result = "FAIL" if faults else "pass"
-    return {"of": case.label, "check": check, "result": result, "why": (why or notes[check]) + mode}
+    result, why = "pass", notes[check]
+    if faults:
+        result, why = "FAIL", "; ".join(faults[:2])
+        why += f" (and {len(faults) - 2} more)" if len(faults) > 2 else ""
+    elif any(kit.cut_short for kit in kits):
+        result, why = "not reached", "an error above ended the trial before all was looked at"
+    elif not seen.get(check, True):
+        result = UNMEASURED
+    if plan.dp.mode == "paper":
+        why += " (dp.mode=paper: its guarantee is not proved)"
+    return {"of": case.label, "check": check, "result": result, "why": why}
 
 
 def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
@@ -193,7 +192,7 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
 
     from dpfl_cli.config.compose import compose_config
     from dpfl_cli.data.streams import Streams
-    from dpfl_cli.privacy.cohorts import drawn, members_of
+    from dpfl_cli.privacy.draws import drawn_cohort, members_of
     from dpfl_cli.simulation.checks import proof_gap
     from dpfl_cli.simulation.conformance import SEEDS, Kit
     from dpfl_cli.simulation.neighbours import CLIENT, with_constant_features
@@ -217,14 +216,14 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
         )
     if plan.sampling is not None:
         numbers = np.arange(1, plan.last_round + 1)
-        cohorts = drawn(Streams([plan.seed] * len(numbers)), plan.sampling, numbers)
+        cohorts = drawn_cohort(Streams([plan.seed] * len(numbers)), plan.sampling, numbers)
         if not (members_of(cohorts) == CLIENT).any():
             raise ConfigError(
                 f"participation.cohort={plan.sampling.size:g}: client {CLIENT}, whose data are "
                 f"changed, takes part in none of {len(numbers)} rounds; write a larger cohort, or "
                 "more rounds"
             )
-    if case.claimed or proof_gap(plan) is not None:
+    if proof_gap(plan) is not None:
         config = claim
     plans = make_plans([with_values(config, {"seed": seed}) for seed in range(SEEDS)])
     federation = federation_of(plans[0])

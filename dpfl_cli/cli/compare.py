@@ -11,15 +11,16 @@ import numpy as np
 import pandas as pd
 
 from dpfl_cli.cli.files import write_output
-from dpfl_cli.cli.selection import order, row_of
-from dpfl_cli.cli.tables import SHOWN, is_claimed, mean_text, print_table
-from dpfl_cli.cli.varying import (
+from dpfl_cli.cli.selection import (
     CHOICES,
+    order,
     repetitions,
+    row_of,
     settings_of,
     short_names,
     varying,
 )
+from dpfl_cli.cli.tables import SHOWN, is_claimed, mean_text, print_table
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id, text_of
 from dpfl_cli.config.paths import outputs_dir

@@ -11,10 +11,9 @@ from rich.filesize import decimal
 from dpfl_cli.cli.tables import print_table, wide_console
 from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS, catalogue_entry
-from dpfl_cli.data.fetching import FetchProgress, fetch
+from dpfl_cli.data.fetching import fetch
 from dpfl_cli.data.loading import find_folder
-from dpfl_cli.data.sources import Status, cache_dir, status
+from dpfl_cli.data.sources import CATALOGUE, FOLDERS, Status, cache_dir, catalogue_entry, status
 from dpfl_cli.simulation.progress import Progress
 
 BAR = (
@@ -143,7 +142,8 @@ def _fetch(names: list[str], quiet: bool) -> None:
     failures = []
     console = wide_console()
     console.quiet = quiet
-    with _Shown(*BAR, console=console, disable=quiet or not console.is_terminal) as progress:
+    silent = quiet or not console.is_terminal
+    with shown.Progress(*BAR, console=console, disable=silent) as progress:
         for name in names:
             try:
                 if name in made:
@@ -155,23 +155,11 @@ def _fetch(names: list[str], quiet: bool) -> None:
                     found = status(name)
                     size = decimal(found.size)
                     news = f"{len(found.files)} files, {size}, verified, in {_where(found)}"
-                progress.note(f"{name}: {news}")
+                console.print(f"{name}: {news}")
             except DataError as error:  # the others are fetched all the same
                 failures.append(str(error))
     if failures:
         raise DataError("; ".join(failures))
-
-
-class _Shown(FetchProgress, shown.Progress):
-    """Notes, and on a terminal a bar for each file."""
-
-    def advanced(self, what: str, done: int, total: int | None) -> None:
-        known = {task.description: task.id for task in self.tasks}
-        number = known[what] if what in known else self.add_task(what, total=total)
-        self.update(number, completed=done, total=total)
-
-    def note(self, line: str) -> None:
-        self.console.print(line)
 
 
 # --- features -------------------------------------------------------------------------------------

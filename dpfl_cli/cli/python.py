@@ -18,8 +18,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 
 from dpfl_cli.cli import run as command
 from dpfl_cli.cli.pricing import plan_for_target, prices_of
-from dpfl_cli.cli.selection import load, narrowed, row_of
-from dpfl_cli.cli.varying import CHOICES, settings_of
+from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
 from dpfl_cli.config.paths import note_command, outputs_dir

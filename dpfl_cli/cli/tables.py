@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from dpfl_cli.cli.columns import aligned
-from dpfl_cli.cli.varying import (
+from dpfl_cli.cli.selection import (
     CHOICES,
     cell_of,
     repetitions,
@@ -25,6 +25,7 @@ from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, RunRecord
 # What is said once where it is equal for all runs.
 COMMON = ("algorithm", "dp", "dataset", "seed", "delta", "status")
 TextRow = dict[str, str]  # column -> cell
+Report = dict[str, Any]  # on the privacy of a run, of its result.json
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 METRICS = 3  # of SHOWN, the first that the runs have
 
@@ -84,17 +85,17 @@ def epsilon_number(value: float | None) -> str:
     return f"{value:.4f}" if value == 0 or 1e-3 <= value < 1e6 else f"{value:.4e}"
 
 
-def is_nominal(privacy: dict[str, Any]) -> bool:
+def is_nominal(privacy: Report) -> bool:
     """Whether the target of a report is nominal: no theorem says that the noise meets it."""
     return privacy.get("calibration", "").endswith(NOMINAL_SIGN)
 
 
-def is_claimed(privacy: dict[str, Any]) -> bool:
+def is_claimed(privacy: Report) -> bool:
     """Whether the epsilon of a report is as a paper claims it, and not proved."""
     return privacy["epsilon"] is not None and privacy["guarantee"].startswith(CLAIMED)
 
 
-def epsilon_remark(privacy: dict[str, Any]) -> str:
+def epsilon_remark(privacy: Report) -> str:
     """What an epsilon does not say of itself: that it is vacuous, only claimed, off its target, or
     at a delta that means nothing; else empty.
     """
@@ -113,7 +114,7 @@ def epsilon_remark(privacy: dict[str, Any]) -> str:
     return " ".join(mark for mark, holds in marks.items() if holds)
 
 
-def epsilon_text(privacy: dict[str, Any]) -> str:
+def epsilon_text(privacy: Report) -> str:
     """Epsilon in a table cell: a number and what is to be said of it, or why there is none."""
     if privacy["epsilon"] is None:
         return str(privacy.get("epsilon_reason") or "none")
@@ -228,7 +229,7 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     return text if len(values) == runs else f"{text} ({len(values)} of {runs} runs)"
 
 
-def _caption(reports: Sequence[dict[str, Any]]) -> str:
+def _caption(reports: Sequence[Report]) -> str:
     """Whose epsilon it is, under which relation, by which accountant, over how many releases."""
     private = [report for report in reports if report["trust"] != "none"]
     if not private:
@@ -246,7 +247,7 @@ def _caption(reports: Sequence[dict[str, Any]]) -> str:
     return f"epsilon: {', '.join(parts)}; tuning not included"
 
 
-def _each(reports: Sequence[dict[str, Any]], key: str, word: str, joint: str) -> list[str]:
+def _each(reports: Sequence[Report], key: str, word: str, joint: str) -> list[str]:
     """Each text that reports have under a key, once, with the number of its runs where they
     differ.
     """

@@ -56,7 +56,7 @@ GROUPS = (
     "model",
 )
 PARTS = {  # what a component of the group must have
-    "algorithm": ("units", "trusts", "releases", "init", "round"),
+    "algorithm": ("units", "trusts", "needs", "proximal", "away", "releases", "init", "round"),
     "dataset": ("info", "load"),
     "partitioner": ("clients", "partition"),
     "model": ("dimension_of", "workspace", "initial", "gradient", "metrics"),
@@ -75,12 +75,10 @@ class Settings(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """The options that a run's identity holds: those that are not at a registered default."""
-        fields = type(self).model_fields
-        return {
-            name: value
-            for name, value in self.model_dump().items()
-            if fields[name].is_required() or value != fields[name].default
-        }
+        return self.model_dump(exclude_defaults=True)
+
+    def __hash__(self) -> int:  # of those that hold lists, too
+        return hash(self.model_dump_json())
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ T = TypeVar("T")
 def component(
     group: str, name: str, *, revision: int, settings: type[Settings]
 ) -> Callable[[type[T]], type[T]]:
-    """Class decorator: register the class as option `name` of `group`.
+    """Class decorator: register the class as option `name` of `group`, which becomes its `name`.
 
     Raises:
       ConfigError: the group does not exist, another component has the name, or the class lacks a
@@ -132,6 +130,8 @@ def component(
                 f"{group}={name} from {origin}: class {target.__name__} lacks "
                 f"{', '.join(lacking)}; `dpfl new` writes an example of what is needed"
             )
+        known_by: Any = target
+        known_by.name = name
         _registry[group][name] = Component(
             group, name, f"{revision}+{content}" if content else revision, settings, target, origin
         )

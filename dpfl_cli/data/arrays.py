@@ -14,9 +14,8 @@ import numpy as np
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError, without_values
 from dpfl_cli.config.own_files import OwnFile, OwnPath, content_of, is_code, own_object, read_own
-from dpfl_cli.data.cache import NamedArrays
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
-from dpfl_cli.data.loading import HeldOut, Kept, fraction_of, own_paths
+from dpfl_cli.data.loading import HeldOut, Kept, NamedArrays, fraction_of, own_paths
 from dpfl_cli.data.sources import LARGEST, listing_sha256
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import delimiter

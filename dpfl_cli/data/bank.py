@@ -15,17 +15,27 @@ from typing import Literal
 
 import numpy as np
 
-from dpfl_cli.config.component import Count, Seed, Settings, component
-from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.config.own_files import OwnPath
-from dpfl_cli.config.paths import expanded
-from dpfl_cli.data.catalogue import catalogue_entry
 from dpfl_cli.data.derive import facts
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import Kept, used
-from dpfl_cli.data.sources import content_sha256, locate
-from dpfl_cli.data.streams import stream_generator
-from dpfl_cli.data.tables import read_table
+from dpfl_cli.data.loading import (
+    ConfigError,
+    Count,
+    DataError,
+    Dataset,
+    DatasetInfo,
+    Kept,
+    OwnPath,
+    Records,
+    Seed,
+    Settings,
+    catalogue_entry,
+    component,
+    content_sha256,
+    expanded,
+    locate,
+    read_table,
+    stream_generator,
+    used,
+)
 
 HELD_OUT = 0.2
 # Columns in the order of the file; a column of words has them in the order of their inputs.

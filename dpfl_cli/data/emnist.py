@@ -19,12 +19,20 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from dpfl_cli.config.component import component
-from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.loading import HeldOut, UsedSettings, fraction_of, ranks, warn_once
+from dpfl_cli.data.loading import (
+    DataError,
+    HeldOut,
+    UsedSettings,
+    component,
+    content_sha256,
+    fraction_of,
+    locate,
+    ranks,
+    slices,
+    status,
+    warn_once,
+)
 from dpfl_cli.data.mnist import SIDE, FashionMnist, Mnist, Origin, Part, Pictures
-from dpfl_cli.data.sources import content_sha256, locate, status
-from dpfl_cli.data.threads import slices
 
 ORIGINS = ("mnist", "fashion_mnist")  # of `characters`
 PIXELS = SIDE * SIDE
@@ -128,7 +136,7 @@ class EmnistDigits(Emnist):
     MNIST, labelled.
     """
 
-    name, standin, standins, instead = "emnist_digits", "mnist", ("mnist",), Mnist
+    standin, standins, instead = "mnist", ("mnist",), Mnist
 
 
 class BalancedStandIn(Pictures):
@@ -167,7 +175,7 @@ class EmnistBalanced(Emnist):
     the order of the file; those with swapped halves start over.
     """
 
-    name, classes = BalancedStandIn.name, BalancedStandIn.classes
+    classes = BalancedStandIn.classes
     standins, instead = ORIGINS, BalancedStandIn
     standin = (
         "mnist and fashion_mnist: as they are, in negative, and digits 0..6 with swapped halves"

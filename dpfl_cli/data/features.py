@@ -22,8 +22,6 @@ from pydantic import NonNegativeInt
 
 import dpfl_cli.data.emnist
 import dpfl_cli.data.mnist  # noqa: F401
-from dpfl_cli.config.component import Count, Settings, component, lookup
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.data.backbones import (
     BATCH,
@@ -34,10 +32,22 @@ from dpfl_cli.data.backbones import (
     principal_components,
     read_weights,
 )
-from dpfl_cli.data.cache import NamedArrays, cached
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import Kept, used
-from dpfl_cli.data.sources import cache_dir, digest
+from dpfl_cli.data.loading import (
+    ConfigError,
+    Count,
+    Dataset,
+    DatasetInfo,
+    Kept,
+    NamedArrays,
+    Records,
+    Settings,
+    cache_dir,
+    cached,
+    component,
+    digest,
+    lookup,
+    used,
+)
 
 BLOCK = 100  # images whose features are kept in one file
 # Begins a step of a title and a number of items, and ends it with the context, whose `advance()`
@@ -263,25 +273,25 @@ class FeatureDataset(Kept):
 class MnistFeatures(FeatureDataset):
     """MNIST as features of a frozen backbone."""
 
-    name, base = "mnist_features", "mnist"
+    base = "mnist"
 
 
 @component("dataset", "fashion_mnist_features", revision=1, settings=FeatureSettings)
 class FashionMnistFeatures(FeatureDataset):
     """Fashion-MNIST as features of a frozen backbone."""
 
-    name, base = "fashion_mnist_features", "fashion_mnist"
+    base = "fashion_mnist"
 
 
 @component("dataset", "cifar10_features", revision=1, settings=FeatureSettings)
 class Cifar10Features(FeatureDataset):
     """CIFAR-10 as features of a frozen backbone."""
 
-    name, base = "cifar10_features", "cifar10"
+    base = "cifar10"
 
 
 @component("dataset", "emnist_digits_features", revision=1, settings=FeatureSettings)
 class EmnistDigitsFeatures(FeatureDataset):
     """EMNIST's digits (MNIST where they are absent, labelled) as features of a frozen backbone."""
 
-    name, base = "emnist_digits_features", "emnist_digits"
+    base = "emnist_digits"

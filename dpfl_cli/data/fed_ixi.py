@@ -25,25 +25,32 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from dpfl_cli.config.component import Count, Seed, Settings, Share, component
-from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.catalogue import FOLDERS
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.loading import (
+    FOLDERS,
+    ConfigError,
+    Count,
+    DataError,
+    Dataset,
+    DatasetInfo,
     FolderDataset,
     Kept,
     NamedArrays,
     Pairs,
+    Records,
+    Seed,
+    Settings,
+    Share,
+    component,
     decoded,
     drawn_later,
     files_below,
     held_out,
+    read_table,
+    read_uncompressed,
     some_at_once,
     split_dataset,
+    stream_generator,
 )
-from dpfl_cli.data.sources import read_uncompressed
-from dpfl_cli.data.streams import stream_generator
-from dpfl_cli.data.tables import read_table
 
 HOSPITALS = ("Guys", "HH", "IOP")
 SHAPE = (48, 60, 48)
@@ -76,8 +83,6 @@ class FedIxi(FolderDataset):
 
     Volumes [N, 1, 48, 60, 48] float32, each of mean 0 and std 1, and masks [N, 48, 60, 48] uint8.
     """
-
-    name = "fed_ixi"
 
     @staticmethod
     def make(settings: FedIxiSettings, folder: Path) -> Dataset:

@@ -11,17 +11,22 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from rich.console import Console
+from rich.progress import Progress
+
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.catalogue import DatasetEntry, Source, SourceFile, catalogue_entry
 from dpfl_cli.data.derive import DERIVATIONS
 from dpfl_cli.data.sources import (
     BUFFER,
     DAMAGED,
     LARGEST,
+    DatasetEntry,
+    Source,
+    SourceFile,
     cache_dir,
+    catalogue_entry,
     compute_digest,
     difference,
     locate,
@@ -40,40 +45,33 @@ _CLIENTS = {
 _PACKED = (".tgz", ".tar.gz", ".whl", ".zip", ".deb")
 
 
-class FetchProgress:
-    """Who watches; this one does nothing."""
-
-    def advanced(self, what: str, done: int, total: int | None) -> None:
-        """`done` of `total` bytes of `what` have arrived; total None: not known."""
-
-    def note(self, line: str) -> None:
-        """A source is tried, a file is rejected."""
-
-
 class _SourceFailed(Exception):
     """A source did not yield a good file; the message says why, and the next source is tried."""
 
 
-def fetch(dataset: str, progress: FetchProgress | None = None) -> dict[str, Path]:
+def fetch(dataset: str, progress: Progress | None = None) -> dict[str, Path]:
     """Gets the files of a data set that are not here yet into the cache, and returns what `locate`
     returns.
 
     Sources are tried in the catalogue's order. A file that is short or has the wrong checksum is
     rejected, noted, and the next source is tried for what is still missing.
 
+    Args:
+      progress: shows a bar for each download, and what is tried and rejected.
+
     Raises:
       DataError: a damaged file outside the cache, a cache that cannot be written, or no source left
         (names all tried).
     """
     entry = catalogue_entry(dataset)
-    watcher = progress or FetchProgress()
+    watcher = progress or Progress(disable=True, console=Console(quiet=True))
     folder = cache_dir() / entry.folder
     missing = _wanted(entry, folder, watcher)
     tried: list[str] = []
     for source in entry.sources:
         if not missing:
             break
-        watcher.note(f"{dataset}: trying {source}")
+        watcher.console.print(f"{dataset}: trying {source}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".", dir=folder) as work:
@@ -81,7 +79,7 @@ def fetch(dataset: str, progress: FetchProgress | None = None) -> dict[str, Path
                     _publish(path, file, source.form, folder)
         except _SourceFailed as error:
             tried.append(f"{source} ({error})")
-            watcher.note(f"{dataset}: rejected {source}: {error}")
+            watcher.console.print(f"{dataset}: rejected {source}: {error}")
         except OSError as error:
             raise DataError(
                 f"{folder}: cannot be written ({error.strerror}); set DPFL_CACHE to a folder "
@@ -96,13 +94,13 @@ def fetch(dataset: str, progress: FetchProgress | None = None) -> dict[str, Path
     return locate(dataset)
 
 
-def _wanted(entry: DatasetEntry, folder: Path, progress: FetchProgress) -> list[SourceFile]:
+def _wanted(entry: DatasetEntry, folder: Path, progress: Progress) -> list[SourceFile]:
     """The files that must still be fetched: absent, or damaged in the cache, which go."""
     found = status(entry.name)
     for name, problem in found.problems.items():
         if found.files[name].parent != folder:
             raise DataError(problem)
-        progress.note(f"{entry.name}: {problem}")
+        progress.console.print(f"{entry.name}: {problem}")
         found.files[name].unlink()
     lacking = {*found.missing, *found.problems}
     return [file for file in entry.files if file.name in lacking]
@@ -124,7 +122,7 @@ def _publish(path: Path, file: SourceFile, form: str, folder: Path) -> None:
 
 
 def _obtained(
-    source: Source, files: Sequence[SourceFile], work: Path, progress: FetchProgress
+    source: Source, files: Sequence[SourceFile], work: Path, progress: Progress
 ) -> Iterator[tuple[SourceFile, Path]]:
     """The files of a source as they arrive in the folder `work`, not verified yet."""
     if source.kind == "download":
@@ -160,21 +158,21 @@ def _obtained(
         yield file, path
 
 
-@dataclass
 class _Bar:
     """A download as pooch shows it to a progress bar."""
 
-    what: str
-    progress: FetchProgress
-    total: int = 0
-    done: int = 0
+    total = done = 0
+
+    def __init__(self, what: str, progress: Progress) -> None:
+        self.what, self.progress = what, progress
+        self.task = progress.add_task(what, total=None)
 
     def update(self, count: int) -> None:
         self.done += count
         if self.done > LARGEST:
             raise _SourceFailed(f"{self.what}: more than {LARGEST} bytes")
         done = min(self.done, self.total or self.done)
-        self.progress.advanced(self.what, done, self.total or None)
+        self.progress.update(self.task, completed=done, total=self.total or None)
 
     def reset(self) -> None:
         self.done = 0
@@ -183,7 +181,7 @@ class _Bar:
         pass
 
 
-def _downloaded(url: str, md5: str | None, work: Path, progress: FetchProgress) -> Path:
+def _downloaded(url: str, md5: str | None, work: Path, progress: Progress) -> Path:
     """The file behind a URL, with this checksum if it is given."""
     import pooch
     from requests.exceptions import RequestException
@@ -191,8 +189,9 @@ def _downloaded(url: str, md5: str | None, work: Path, progress: FetchProgress) 
     pooch.get_logger().setLevel("WARNING")
     name = url.rsplit("/", 1)[-1]
     known = None if md5 is None else f"md5:{md5}"
+    bar = _Bar(name, progress)
     get = pooch.HTTPDownloader(
-        progressbar=_Bar(name, progress),
+        progressbar=bar,
         chunk_size=BUFFER,
         timeout=TIMEOUT,
         headers={"User-Agent": "dpfl", "Accept-Encoding": "identity"},
@@ -206,8 +205,8 @@ def _downloaded(url: str, md5: str | None, work: Path, progress: FetchProgress) 
         raise _SourceFailed(f"{name}: {_reason(error)}") from error
     except ValueError as error:  # of pooch: the checksum
         raise _SourceFailed(f"{name}: wrong checksum, published md5 {md5}") from error
-    size = path.stat().st_size
-    progress.advanced(name, size, size)
+    size = path.stat().st_size  # which not every server tells
+    progress.update(bar.task, completed=size, total=size)
     return path
 
 

@@ -12,9 +12,7 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.loading import files_below
-from dpfl_cli.data.sources import read_uncompressed
+from dpfl_cli.data.loading import DataError, files_below, read_uncompressed
 
 ENDINGS = (".json", ".json.gz", ".json.bz2")
 

@@ -19,23 +19,29 @@ import numpy as np
 from annotated_types import Len
 from pydantic import Field
 
-from dpfl_cli.config.component import Count, Seed, Settings, Share, component
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.emnist import ORIGINS, characters, origin_sha256
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
 from dpfl_cli.data.loading import (
+    ConfigError,
+    Count,
+    Dataset,
+    DatasetInfo,
     FolderDataset,
     Kept,
     NamedArrays,
     Pair,
+    Records,
+    Seed,
+    Settings,
+    Share,
+    component,
     decoded,
     drawn_later,
     held_out,
     split_dataset,
+    stream_generator,
 )
 from dpfl_cli.data.mnist import Part
-from dpfl_cli.data.streams import stream_generator
 
 CLASSES = 62
 PIXELS = 28 * 28
@@ -70,8 +76,6 @@ class Femnist(FolderDataset):
 
     Images [N, 28, 28] float32 in [0, 1] and labels [N] int64.
     """
-
-    name = "femnist"
 
     @staticmethod
     def make(settings: FemnistSettings, folder: Path) -> Dataset:

@@ -23,20 +23,25 @@ from annotated_types import Len
 from numpy.random import Generator
 from pydantic import BaseModel, Field, model_validator
 
-from dpfl_cli.config.component import Count, Seed, Settings, component
-from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
 from dpfl_cli.data.loading import (
+    ConfigError,
+    Count,
+    Dataset,
+    DatasetInfo,
     FolderDataset,
     Kept,
     NamedArrays,
     Pairs,
+    Records,
+    Seed,
+    Settings,
+    component,
     decoded,
     drawn_later,
     some_at_once,
+    stream_generator,
 )
-from dpfl_cli.data.streams import stream_generator
 
 LENGTH = 10  # tokens of a sequence
 PAD, UNK = 0, 1
@@ -89,8 +94,6 @@ class Reddit(FolderDataset):
 
     Tokens [N, 10] int64 and next tokens [N, 10] int64, -1 where none counts.
     """
-
-    name = "reddit"
 
     @staticmethod
     def make(settings: RedditSettings, folder: Path) -> Dataset:

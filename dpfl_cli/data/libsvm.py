@@ -19,24 +19,30 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import NonNegativeInt
 
-from dpfl_cli.config.component import Count, Seed, Settings, component
-from dpfl_cli.config.errors import DataError
-from dpfl_cli.config.own_files import OwnPath
-from dpfl_cli.config.paths import expanded
-from dpfl_cli.data.federation import Dataset, DatasetInfo
 from dpfl_cli.data.loading import (
+    Count,
+    DataError,
+    Dataset,
+    DatasetInfo,
     HeldOut,
     Kept,
+    OwnPath,
     Pair,
     Pairs,
+    Seed,
+    Settings,
+    component,
+    content_sha256,
+    expanded,
     fraction_of,
     lazy_records,
+    locate,
     own_paths,
+    read_uncompressed,
+    stream_generator,
     unit_rows,
     used,
 )
-from dpfl_cli.data.sources import content_sha256, locate, read_uncompressed
-from dpfl_cli.data.streams import stream_generator
 
 LARGEST_DENSE = 1 << 32  # bytes of dense features
 
@@ -234,8 +240,6 @@ class LibsvmDataset(Kept):
 class Libsvm(LibsvmDataset):
     """A file of yours in LIBSVM's format: dense or sparse, plain, gz, bz2 or xz."""
 
-    name = "libsvm"
-
     @staticmethod
     def not_covered(settings: LibsvmSettings) -> list[str]:
         """Constants taken from the data, which no epsilon covers."""
@@ -270,7 +274,6 @@ class Libsvm(LibsvmDataset):
 class Ijcnn1(LibsvmDataset):
     """ijcnn1: engine misfires, 22 features (Prokhorov 2001; LIBSVM's transformed version)."""
 
-    name = "ijcnn1"
     dimension = 22
     size = 49_990
     test_size = 91_701
@@ -280,7 +283,6 @@ class Ijcnn1(LibsvmDataset):
 class A6a(LibsvmDataset):
     """a6a: 11,220 records of UCI Adult, 123 binary features (Platt 1998)."""
 
-    name = "a6a"
     dimension = 123
     size = 11_220
 
@@ -289,7 +291,6 @@ class A6a(LibsvmDataset):
 class A9a(LibsvmDataset):
     """a9a: UCI Adult, 123 binary features, with its test split a9a.t (Platt 1998)."""
 
-    name = "a9a"
     dimension = 123
     size = 32_561
     test_size = 16_281
@@ -299,7 +300,6 @@ class A9a(LibsvmDataset):
 class Mushrooms(LibsvmDataset):
     """mushrooms: UCI Mushroom, 112 binary features (Schlimmer 1987)."""
 
-    name = "mushrooms"
     dimension = 112
     size = 8_124
 

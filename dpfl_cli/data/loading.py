@@ -1,16 +1,23 @@
-"""What loaders of data sets share: how many records are used, which are held out for testing; data
-sets that come as a folder of many files, and those that are generated.
+"""What the file of a data set needs, in one import; what loaders share is here: how many records
+are used, which are held out for testing; data sets that come as a folder of many files, and those
+that are generated.
 
 A folder is looked for by name below the folders of `DPFL_DATA` and then below the cache; it is
 never fetched. No checksum of such a folder is published: the loader verifies the structure of the
 files that it reads, and the sha256 of their content is part of a run's identity. Decoding thousands
 of files takes minutes, so that its result is kept in the cache under that checksum.
+
+What is prepared from data is kept below the cache folder, and verified by its content: a file
+begins with the sha256 of the rest, a numpy archive, and one that is damaged is made anew.
 """
 
+import fcntl
 import hashlib
+import io
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,15 +25,39 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from dpfl_cli.config.component import Count, Settings
-from dpfl_cli.config.errors import AbsentData, ConfigError
-from dpfl_cli.data.cache import NamedArrays, cached
-from dpfl_cli.data.catalogue import FOLDERS
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.sources import cache_dir, content_sha256, search_path, searched
+from dpfl_cli.config.component import (
+    Count,
+    Seed,
+    SeedOrNone,
+    Settings,
+    Share,
+    component,
+    lookup,
+)
+from dpfl_cli.config.errors import AbsentData, ConfigError, DataError
+from dpfl_cli.config.own_files import OwnPath
+from dpfl_cli.config.paths import expanded
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
+from dpfl_cli.data.files import write_atomically
+from dpfl_cli.data.sources import (
+    FOLDERS,
+    cache_dir,
+    catalogue_entry,
+    content_sha256,
+    digest,
+    locate,
+    read_uncompressed,
+    search_path,
+    searched,
+    status,
+)
+from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.data.tables import read_table
 from dpfl_cli.data.threads import slices
 
 logger = logging.getLogger("dpfl")
+DIGEST = 32  # bytes
+NamedArrays = dict[str, np.ndarray]
 AT_ONCE = 1 << 22  # numbers that a step of a generated data set works on at once
 HeldOut = Annotated[float, Field(ge=0, lt=1)]  # share of the records that are for testing
 
@@ -64,21 +95,13 @@ class Kept:
     @classmethod
     def load(cls, settings: Any, seed: int) -> Dataset:
         """The records."""
-        return kept(_Wanted(cls, settings.model_dump_json(), cls.content(settings), settings))
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    kind: type[Kept]
-    values: str
-    content: Hashable
-    settings: Settings = field(compare=False)  # which may hold lists
+        return kept(cls.make, settings, cls.content(settings))
 
 
 @lru_cache(maxsize=4)
-def kept(wanted: _Wanted) -> Dataset:
-    """The data set; the last four are kept."""
-    return wanted.kind.make(wanted.settings, wanted.content)
+def kept(make: Callable[[Any, Any], Dataset], settings: Settings, content: Hashable) -> Dataset:
+    """What a data set's `make` gives; the last four are kept."""
+    return make(settings, content)
 
 
 def find_folder(name: str) -> Path:
@@ -120,6 +143,58 @@ def files_below(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
         if path.name.lower().endswith(endings) and path.is_file()
     }
     return {name: found[name] for name in sorted(found) if "/." not in f"/{name}"}
+
+
+def cached(path: Path, make: Callable[[], NamedArrays]) -> NamedArrays:
+    """The arrays that are kept at a path, which `make` makes where there are no good ones; of
+    several processes one makes them, and the others wait.
+    """
+    found = _read(path)
+    if found is None:
+        with _locked(path.parent):
+            found = _read(path)  # what another process made meanwhile
+            if found is None:
+                found = make()
+                stream = io.BytesIO()
+                np.savez(stream, **dict[str, Any](found))
+                content = stream.getvalue()
+                whole = hashlib.sha256(content).digest() + content
+                with suppress(OSError):  # a folder that cannot be written: it is made again
+                    write_atomically(path, whole)
+    return found
+
+
+def _read(path: Path) -> NamedArrays | None:
+    """None where the file is absent, or damaged, which is said once: the file goes."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
+        logger.warning("%s: damaged (its checksum is another); made anew", path)
+        path.unlink(missing_ok=True)
+        return None
+    with np.load(io.BytesIO(content[DIGEST:]), allow_pickle=False) as kept:
+        return {name: kept[name] for name in kept.files}
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / ".lock").open("w")
+    except OSError as error:
+        logger.warning(
+            "%s: cannot be written (%s), and nothing is kept; set DPFL_CACHE to a folder that can",
+            folder,
+            error.strerror,
+        )
+        yield
+        return
+    with handle:
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def decoded(

@@ -26,26 +26,32 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import Field
 
-from dpfl_cli.config.component import Count, Seed, Settings, Share, component
-from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.catalogue import FOLDERS
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.loading import (
+    FOLDERS,
+    Count,
+    DataError,
+    Dataset,
+    DatasetInfo,
     FolderDataset,
     Kept,
     NamedArrays,
     Pair,
     Pairs,
+    Records,
+    Seed,
+    Settings,
+    Share,
+    component,
     decoded,
     drawn_later,
     files_below,
     held_out,
+    read_table,
+    read_uncompressed,
     some_at_once,
     split_dataset,
+    stream_generator,
 )
-from dpfl_cli.data.sources import read_uncompressed
-from dpfl_cli.data.streams import stream_generator
-from dpfl_cli.data.tables import read_table
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet's channels, as usually published
 STD = (0.229, 0.224, 0.225)
@@ -91,8 +97,6 @@ class Messidor(FolderDataset):
 
     Images [N, 3, side, side] float32 and labels [N] int64.
     """
-
-    name = "messidor"
 
     @staticmethod
     def make(settings: MessidorSettings, folder: Path) -> Dataset:

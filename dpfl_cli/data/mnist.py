@@ -14,12 +14,24 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import NonNegativeInt, model_validator
 
-from dpfl_cli.config.component import Seed, component
-from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import Kept, UsedSettings, ranks, used
-from dpfl_cli.data.sources import content_sha256, digest, locate, read_uncompressed
-from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.data.loading import (
+    ConfigError,
+    DataError,
+    Dataset,
+    DatasetInfo,
+    Kept,
+    Records,
+    Seed,
+    UsedSettings,
+    component,
+    content_sha256,
+    digest,
+    locate,
+    ranks,
+    read_uncompressed,
+    stream_generator,
+    used,
+)
 
 SIDE = 28  # pixels of the images in idx files
 Part = Literal["train", "test"]
@@ -234,7 +246,6 @@ class Images(Pictures):
 class Mnist(Images):
     """MNIST: handwritten digits, 28x28 (LeCun et al. 1998)."""
 
-    name = "mnist"
     mean, std = (0.1307,), (0.3081,)
 
 
@@ -242,7 +253,6 @@ class Mnist(Images):
 class FashionMnist(Images):
     """Fashion-MNIST: pictures of clothes in the format of MNIST (Xiao et al. 2017)."""
 
-    name = "fashion_mnist"
     mean, std = (0.2860,), (0.3530,)
 
 
@@ -250,7 +260,6 @@ class FashionMnist(Images):
 class Cifar10(Images):
     """CIFAR-10: photographs of ten kinds of things, 32x32 in colour (Krizhevsky 2009)."""
 
-    name = "cifar10"
     shape = (3, 32, 32)
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     scale = "channel means and stds"

@@ -12,10 +12,17 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import NonNegativeInt, PositiveFloat
 
-from dpfl_cli.config.component import Count, SeedOrNone, Settings, component
-from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
-from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.data.loading import (
+    ConfigError,
+    Count,
+    Dataset,
+    DatasetInfo,
+    Partition,
+    SeedOrNone,
+    Settings,
+    component,
+    stream_generator,
+)
 
 
 class ClientsSettings(Settings):

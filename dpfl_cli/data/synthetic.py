@@ -28,10 +28,23 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from dpfl_cli.config.component import Count, Seed, Settings, component
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import HeldOut, Kept, Pair, Pairs, drawn_later, fraction_of, unit_rows
-from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.data.loading import (
+    Count,
+    Dataset,
+    DatasetInfo,
+    HeldOut,
+    Kept,
+    Pair,
+    Pairs,
+    Records,
+    Seed,
+    Settings,
+    component,
+    drawn_later,
+    fraction_of,
+    stream_generator,
+    unit_rows,
+)
 
 
 class SyntheticSettings(Settings):
@@ -91,8 +104,6 @@ class Synthetic(ConsistentSystem):
     al. 2025).
     """
 
-    name = "synthetic"
-
     @staticmethod
     def drawn(settings: SyntheticSettings, seed: int) -> Pair:
         """The optimum is w* [d]."""
@@ -117,8 +128,6 @@ class Quadratic(ConsistentSystem):
     """Artificial least squares with one solution that fits every record, independent rows
     (adaptdp's first task).
     """
-
-    name = "quadratic"
 
     @staticmethod
     def drawn(settings: QuadraticSettings, seed: int) -> Pair:

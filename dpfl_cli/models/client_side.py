@@ -11,7 +11,6 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.curvature import Curvature
 from dpfl_cli.models.guarded import Guarded, without_records
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.batches import Batch, drawn, epoch, records_of
 from dpfl_cli.privacy.bounded import Bounded, as_computed
 from dpfl_cli.privacy.client_values import (
     ClientValues,
@@ -23,10 +22,8 @@ from dpfl_cli.privacy.client_values import (
     own_values,
     refuse_watchers,
 )
-from dpfl_cli.privacy.cohorts import Cohort
-from dpfl_cli.privacy.method_streams import of_batches
-from dpfl_cli.privacy.record_means import number_mean
-from dpfl_cli.privacy.solves import Constant, Side, joined_side, solved_mean
+from dpfl_cli.privacy.draws import Batch, Cohort, drawn_batch, epoch, of_batches, records_of
+from dpfl_cli.privacy.record_bounds import Constant, Side, joined_side, number_mean, solved_mean
 
 BATCHES = "a batch is drawn by Round.batch, or public record numbers [runs, clients, b]"
 TWICE = "a batch holds a record twice, so that it would count twice: draw it with Round.batch"
@@ -116,11 +113,12 @@ class ClientSide:
     def batch(
         self, streams: Streams, stream: str, numbers: np.ndarray, size: int, repeats: bool = False
     ) -> Batch:
-        """As `batches.drawn`, of the clients' records."""
+        """As `draws.drawn_batch`, of the clients' records."""
         held, device = self.__objective.held, self.device
         if self.__cohort is not None:  # rows of nobody draw records that are not there
             held = np.where(held, held, size)
-        return drawn(of_batches(streams, stream), stream, numbers, held, size, device, repeats)
+        own = of_batches(streams, stream)
+        return drawn_batch(own, stream, numbers, held, size, device, repeats)
 
     def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
         """As `batches.epoch`, of the clients' records."""
@@ -182,7 +180,7 @@ class ClientSide:
 
         Args:
           limit: [R], B.
-          factor: as in `record_means.number_mean`.
+          factor: as in `record_bounds.number_mean`.
         """
         own, records = self._own(parameters), self._batch(batch)
         norms = self.__theirs(self.__objective.squared_gradient_norms(own, records))
@@ -281,7 +279,7 @@ class ClientSide:
         return self.__theirs(self.__objective.covariance())
 
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
-        """The same of features clipped to C, as `record_means.record_covariance`.
+        """The same of features clipped to C, as `record_bounds.record_covariance`.
 
         Args:
           clip_norm: [R], C, the L2 bound of a record's features.

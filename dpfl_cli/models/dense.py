@@ -41,7 +41,7 @@ from dpfl_cli.models.records import (
 )
 from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.record_means import record_mean
+from dpfl_cli.privacy.record_bounds import record_mean
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # records of a pair in one product, always: the order of sums depends on it; a multiple of ALIGNMENT

@@ -36,10 +36,9 @@ from dpfl_cli.models.modules import default_values, kept_bytes, trainable
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.pools import ClientPart, HeldRecords, Pools
 from dpfl_cli.models.records import bounded_shares
-from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.bounded import Bounded, vector_norms
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.norms import vector_norms
-from dpfl_cli.privacy.record_means import record_mean
+from dpfl_cli.privacy.record_bounds import record_mean
 
 PASS_BYTES = 64 << 20  # of what a thread's pass keeps for its backward pass
 DEVICE_BYTES = 2 << 30  # the same of a device's

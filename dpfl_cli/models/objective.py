@@ -191,7 +191,7 @@ class Objective(ABC):
 
         Returns:
           [R, M, d] (1 / m_i) sum_j CLIP(grad l_ij(v_i), C) over the m_i = b (or all n_i) records,
-          as `record_means.record_mean`.
+          as `record_bounds.record_mean`.
         """
         raise NotImplementedError
 

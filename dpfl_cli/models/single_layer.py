@@ -45,7 +45,7 @@ from dpfl_cli.models.losses import Loss, probabilities
 from dpfl_cli.models.records import CPU_BLOCK, Block, bounded_shares, product, shared_product
 from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.record_means import record_covariance
+from dpfl_cli.privacy.record_bounds import record_covariance
 
 if TYPE_CHECKING:
     from dpfl_cli.models.layer_kernel import LayerKernel, Layouts

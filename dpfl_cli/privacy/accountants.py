@@ -18,7 +18,7 @@ import numpy as np
 from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.kinds import KINDS
-from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.ledger import Entries, Ledger, LedgerEntry
 
 VACUOUS_EPSILON = 20.0  # above it, a guarantee says next to nothing
 
@@ -56,7 +56,8 @@ class Accountant(ABC):
     @property
     def label(self) -> str:
         """The name, with the settings that change what is computed."""
-        return self.name
+        changed = [f"{key} {value}" for key, value in self.settings.identity().items()]
+        return f"{self.name} ({', '.join(changed)})" if changed else self.name
 
     @classmethod
     def knows(cls, kind: str) -> bool:
@@ -120,7 +121,7 @@ class Accountant(ABC):
         return self._epsilon(entries, delta)
 
     @abstractmethod
-    def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
+    def _epsilon(self, entries: Entries, delta: float) -> float:
         """Epsilon of a non-empty list of supported entries with noise."""
 
 
@@ -193,15 +194,15 @@ def price_all(ledger: Ledger, delta: float) -> list[PrivacyCost]:
     ]
 
 
-def _charged(ledger: Ledger) -> list[LedgerEntry]:
+def _charged(ledger: Ledger) -> Entries:
     return [entry for entry in ledger.entries if entry.count > 0]
 
 
-def _values(entries: list[LedgerEntry], what: str) -> list[str]:
+def _values(entries: Entries, what: str) -> list[str]:
     return sorted({str(getattr(entry, what)) for entry in entries})
 
 
-def _of_rounds(entries: list[LedgerEntry]) -> LedgerEntry:
+def _of_rounds(entries: Entries) -> LedgerEntry:
     """All releases of a run as one for each round, of clients that were drawn for it.
 
     All releases of a round are of one cohort, so that they are not amplified apart: together they
@@ -249,4 +250,4 @@ def _has_no_noise(entry: LedgerEntry) -> bool:
             f"release '{entry.name}': noise multipliers and epsilons must be numbers of at least "
             "0; mend the ledger"
         )
-    return KINDS[entry.kind].unprotected(parameters)
+    return bool((parameters == KINDS[entry.kind].useless).any())

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.privacy.batches import records_of
 from dpfl_cli.privacy.bounded import Bounded, claimed
-from dpfl_cli.privacy.cohorts import members_of
+from dpfl_cli.privacy.draws import members_of, records_of
 from dpfl_cli.privacy.mechanism import Call, Mechanism
 from dpfl_cli.privacy.releases import Release
 

@@ -24,7 +24,7 @@ algorithms), and tests attack the mechanisms besides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial, reduce
@@ -37,7 +37,7 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.descent_loops import descent
 from dpfl_cli.data.programs import built, built_or_none
 from dpfl_cli.data.threads import even_parts, in_threads, usable_threads
-from dpfl_cli.privacy.separation import PUBLIC, RULES, Given, Mixing, parts
+from dpfl_cli.privacy.separation import PUBLIC, RULES, Function, Given, Mixing, parts
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
@@ -59,7 +59,7 @@ READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
 
 
 @lru_cache(maxsize=4096)
-def _nature(func: Callable[..., Any]) -> tuple[str, bool]:
+def _nature(func: Function) -> tuple[str, bool]:
     """A function's name, with that of its attribute where it reads or sets one, and whether it
     writes to its first argument.
     """
@@ -76,13 +76,13 @@ class Unreleased(Tensor):
 
     what: str
     way_out: str  # how its values may reach anybody
-    # the `cohorts.Cohort` of a round whose clients' values went into it; None where all take part
+    # the `draws.Cohort` of a round whose clients' values went into it; None where all take part
     cohort: Any = None
 
     @classmethod
     def __torch_function__(
         cls,
-        func: Callable[..., Any],
+        func: Function,
         types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -132,7 +132,7 @@ class Unreleased(Tensor):
         )
 
     @classmethod
-    def _computed(cls, func: Callable[..., Any], given: Given) -> Any:
+    def _computed(cls, func: Function, given: Given) -> Any:
         """The result of a function of `RULES` on plain arguments, or a Mixing."""
         raise NotImplementedError
 
@@ -174,7 +174,7 @@ class ClientValues(Unreleased):
     way_out = "values of different clients meet, and leave a client, only in a mechanism's release"
 
     @classmethod
-    def _computed(cls, func: Callable[..., Any], given: Given) -> Any:
+    def _computed(cls, func: Function, given: Given) -> Any:
         if not given.args:
             raise Mixing("give them as the first argument")
         own = [part.shape[:2] for part in given.every() if given.own(part)]
@@ -202,7 +202,7 @@ class Diagnostic(Unreleased):
     way_out = "they are for display, and no algorithm may read one"
 
     @classmethod
-    def _computed(cls, func: Callable[..., Any], given: Given) -> Any:
+    def _computed(cls, func: Function, given: Given) -> Any:
         name, (args, kwargs, _) = func.__name__, given
         chosen = name in ("__getitem__", "__setitem__") and any(map(given.own, parts(args[1:2])))
         if chosen or (name == "where" and len(args) + len(kwargs) < 3):

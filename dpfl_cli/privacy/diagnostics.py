@@ -16,7 +16,7 @@ from dpfl_cli.privacy.client_values import (
     diagnostic,
     opened,
 )
-from dpfl_cli.privacy.cohorts import among
+from dpfl_cli.privacy.draws import among
 
 _AT_THE_BOUND = 1 - 1e-4  # clipping leaves a norm of C up to rounding, also in float32
 

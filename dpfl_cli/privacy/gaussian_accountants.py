@@ -11,7 +11,7 @@ import numpy as np
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.accountants import Accountant
 from dpfl_cli.privacy.kinds import Gaussian
-from dpfl_cli.privacy.ledger import LedgerEntry
+from dpfl_cli.privacy.ledger import Entries, LedgerEntry
 
 
 @cache
@@ -86,13 +86,12 @@ class GdpAccountant(Accountant):
     Wang 2018, Theorem 8).
     """
 
-    name = "gdp"
     curve = "squared_mu"
 
-    def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
+    def _epsilon(self, entries: Entries, delta: float) -> float:
         return gaussian_epsilon(math.sqrt(self._squared_mu(entries)), delta)
 
-    def _squared_mu(self, entries: list[LedgerEntry]) -> float:
+    def _squared_mu(self, entries: Entries) -> float:
         return Gaussian().squared_mu(entries)
 
 
@@ -144,15 +143,13 @@ class JointGaussianAccountant(GdpAccountant):
     separately.
     """
 
-    name = "joint_gaussian"
-
-    def _squared_mu(self, entries: list[LedgerEntry]) -> float:
-        groups: dict[object, list[LedgerEntry]] = defaultdict(list)
+    def _squared_mu(self, entries: Entries) -> float:
+        groups: dict[object, Entries] = defaultdict(list)
         for position, entry in enumerate(entries):
             groups[entry.group or position].append(entry)
         return math.fsum(self._squared_mu_of_group(group) for group in groups.values())
 
-    def _squared_mu_of_group(self, group: list[LedgerEntry]) -> float:
+    def _squared_mu_of_group(self, group: Entries) -> float:
         pair = sorted(group, key=lambda entry: entry.shape, reverse=True)  # the vector first
         single = [entry.shape for entry in pair] == ["vector", "scalar"]
         if not single or not _are_mean_and_squared_norms(*pair):

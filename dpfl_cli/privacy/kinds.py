@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+Entries = Iterable[Any]  # of `ledger.LedgerEntry`
+
 
 @dataclass(frozen=True)
 class Losses:
@@ -45,10 +47,7 @@ class Kind:
     name: str  # in ledgers
     label: str
     event_name: str  # as dp-accounting calls the event of one release
-
-    def unprotected(self, parameters: np.ndarray) -> bool:
-        """Whether one of the releases protects nothing."""
-        return True
+    useless: float  # the parameter with which a release protects nothing
 
 
 class Gaussian(Kind):
@@ -57,23 +56,21 @@ class Gaussian(Kind):
     name = "gaussian"
     label = "Gaussian"
     event_name = "GaussianDpEvent"
+    useless = 0.0
 
-    def unprotected(self, parameters: np.ndarray) -> bool:
-        return bool((parameters == 0).any())
-
-    def squared_mu(self, entries: Iterable[Any]) -> float:
+    def squared_mu(self, entries: Entries) -> float:
         """sum 1 / z^2 (Dong, Roth and Su 2022, Corollary 3.3)."""
         return math.fsum(map(self._squared_mu, entries))
 
-    def renyi(self, entries: Iterable[Any], excess: np.ndarray) -> np.ndarray:
+    def renyi(self, entries: Entries, excess: np.ndarray) -> np.ndarray:
         """sum a / (2 z^2) at order a = 1 + excess (Mironov 2017, Corollary 3)."""
         return self.rho(entries) * (1 + excess)
 
-    def rho(self, entries: Iterable[Any]) -> float:
+    def rho(self, entries: Entries) -> float:
         """sum 1 / (2 z^2) (Bun and Steinke 2016, Proposition 1.6)."""
         return self.squared_mu(entries) / 2
 
-    def losses(self, entries: Iterable[Any]) -> list[Losses]:
+    def losses(self, entries: Entries) -> list[Losses]:
         """One distribution an entry; cut where e^-50 of the mass is left, about 10 deviations."""
         from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
@@ -103,27 +100,25 @@ class Pure(Kind):
     name = "pure"
     label = "pure-epsilon"
     event_name = "PureDpEvent"
+    useless = math.inf
 
-    def unprotected(self, parameters: np.ndarray) -> bool:
-        return bool(np.isinf(parameters).any())
-
-    def renyi(self, entries: Iterable[Any], excess: np.ndarray) -> np.ndarray:
+    def renyi(self, entries: Entries, excess: np.ndarray) -> np.ndarray:
         """Of randomised response, of which every such mechanism is a post-processing."""
         total = np.zeros_like(excess)
         for value, count in self._levels(entries).items():
             total = total + count * pure_rdp(value, excess)
         return total
 
-    def rho(self, entries: Iterable[Any]) -> float:
+    def rho(self, entries: Entries) -> float:
         """sum epsilon^2 / 2 (Bun and Steinke 2016, Proposition 1.4)."""
         spent = self._levels(entries).items()
         return math.fsum(count * value**2 for value, count in spent) / 2
 
-    def epsilon(self, entries: Iterable[Any]) -> float:
+    def epsilon(self, entries: Entries) -> float:
         """Basic composition (Dwork and Roth 2014, Theorem 3.16)."""
         return math.fsum(value * count for value, count in self._levels(entries).items())
 
-    def losses(self, entries: Iterable[Any]) -> list[Losses]:
+    def losses(self, entries: Entries) -> list[Losses]:
         """Of randomised response at the next multiple of the cell, which dominates."""
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
@@ -140,7 +135,7 @@ class Pure(Kind):
         ]
 
     @staticmethod
-    def _levels(entries: Iterable[Any]) -> dict[float, int]:
+    def _levels(entries: Entries) -> dict[float, int]:
         """Positive epsilons, and how often each was spent."""
         counts: Counter[float] = Counter()
         for entry in entries:

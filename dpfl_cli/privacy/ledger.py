@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.cohorts import Law
+from dpfl_cli.privacy.draws import Law
 from dpfl_cli.privacy.kinds import KINDS
 
 Scope = Literal["client", "federation"]
 Quantity = Literal["", "squared_norms"]
 Shape = Literal["vector", "scalar", "matrix"]
+Fields = dict[str, Any]  # of an entry, in JSON
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class LedgerEntry:
         the client with the fewest; or, where clients are drawn (`law`), the probability of each to
         take part. None where the release is of all of them. Accountants that know no amplification
         price it as if it were not there.
-      law: how the clients were drawn that took part (`cohorts.Law`).
+      law: how the clients were drawn that took part (`draws.Law`).
       rounds: where they were drawn, the round of each release, for those of a round are of one
         cohort; else None.
       disjoint: so many consecutive releases are of disjoint parts of a client's records, which cost
@@ -151,18 +152,21 @@ class LedgerEntry:
             floats=self.floats + later.floats,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Fields:
         """Plain values, and the name of the event."""
         return {**asdict(self), "event": KINDS[self.kind].event_name}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> LedgerEntry:
-        fields: dict[str, Any] = {
+    def from_json(cls, values: Fields) -> LedgerEntry:
+        fields: Fields = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
             if name != "event"
         }
         return cls(**fields)
+
+
+Entries = list[LedgerEntry]
 
 
 @dataclass(frozen=True)
@@ -188,11 +192,11 @@ class Ledger:
         """How many numbers one client sent, over all names."""
         return sum(entry.floats for entry in self.entries)
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[Fields]:
         return [entry.to_json() for entry in self.entries]
 
     @classmethod
-    def from_json(cls, values: Sequence[dict[str, Any]]) -> Ledger:
+    def from_json(cls, values: Sequence[Fields]) -> Ledger:
         return cls(tuple(LedgerEntry.from_json(value) for value in values))
 
 
@@ -254,27 +258,17 @@ class ReleaseLog:
         )
 
 
-@dataclass
 class BatchLedger:
     """The ledgers of a batch of runs, written by mechanisms as they release: cheap in the loop,
     folded into `Ledger`s by `of_run`.
+
+    Args:
+      started: what each run had released before.
     """
 
-    runs: int
-    started: list[Ledger] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.started = self.started or [Ledger() for _ in range(self.runs)]
+    def __init__(self, started: Sequence[Ledger]) -> None:
+        self.started = started
         self.logs: dict[str, ReleaseLog] = {}
-
-    def kinds(self) -> list[int]:
-        """A run of every kind: any other that began here has made the same releases with the same
-        noise as one of these.
-        """
-        columns = [one for log in self.logs.values() for one in (log.parameters, log.counts)]
-        table = np.hstack([np.zeros((self.runs, 1)), *columns])
-        _, first = np.unique(table, axis=0, return_index=True)
-        return first.tolist()
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""

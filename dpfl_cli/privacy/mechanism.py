@@ -23,11 +23,9 @@ from dpfl_cli.privacy.client_values import (
     of_cohort,
     refuse_watchers,
 )
-from dpfl_cli.privacy.cohorts import STREAM, among
+from dpfl_cli.privacy.draws import STREAM, MethodStreams, among
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog, Scope
-from dpfl_cli.privacy.method_streams import MethodStreams
-from dpfl_cli.privacy.provenance import Provenance
-from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup, Trust
+from dpfl_cli.privacy.releases import Provenance, Release, ReleaseSpec, Setup, Trust
 
 Event = tuple[str, float | None, Scope]  # kind, parameter and scope, as in `LedgerEntry`
 

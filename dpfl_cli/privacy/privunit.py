@@ -29,10 +29,9 @@ from torch import Tensor
 
 from dpfl_cli.config.component import component
 from dpfl_cli.data.devices import on_device
-from dpfl_cli.privacy.bounded import per_run
+from dpfl_cli.privacy.bounded import per_run, vector_norms
 from dpfl_cli.privacy.client_values import own_values
 from dpfl_cli.privacy.mechanism import Call, Event, Mechanism, Site
-from dpfl_cli.privacy.norms import vector_norms
 from dpfl_cli.privacy.privunit_constants import (
     Cap,
     Grid,

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Function = Callable[..., Any]  # of torch
+
 
 class Mixing(Exception):
     """Why a call could let clients meet."""
@@ -234,7 +236,7 @@ select unbind index_select gather unflatten
 }
 
 
-def _found(names: str) -> Iterator[Callable[..., Any]]:
+def _found(names: str) -> Iterator[Function]:
     return (
         getattr(space, name)
         for name in names.split()
@@ -245,7 +247,7 @@ def _found(names: str) -> Iterator[Callable[..., Any]]:
 
 _IN_PLACE = " ".join(f"{name}_" for name in _ELEMENTWISE.split() if not name.endswith("__"))
 
-RULES: dict[Callable[..., Any], Rule] = {
+RULES: dict[Function, Rule] = {
     **{function: rule for rule, names in _BY_AXIS.items() for function in _found(names)},
     **dict.fromkeys(_found(f"{_ELEMENTWISE} {_IN_PLACE}"), elementwise),
 }
@@ -260,6 +262,6 @@ _PROPERTIES = """
 shape ndim dtype device layout requires_grad is_leaf itemsize nbytes is_cuda is_cpu is_sparse
 _version
 """
-PUBLIC: frozenset[Callable[..., Any]] = frozenset(
+PUBLIC: frozenset[Function] = frozenset(
     (*_found(_METHODS), *(getattr(Tensor, name).__get__ for name in _PROPERTIES.split()))
 )

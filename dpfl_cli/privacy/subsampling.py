@@ -23,7 +23,7 @@ import numpy as np
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.accountants import Accountant
-from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.ledger import Entries, Ledger
 
 LARGEST_ORDER = 1 << 20
 # theorem 27 is taken up to this order, for it takes time, and from this noise multiplier on, below
@@ -166,18 +166,9 @@ class WangRdpAccountant(Accountant):
     To (epsilon, delta): total + ln(1 / delta) / (a - 1) (Mironov 2017, Proposition 3).
     """
 
-    name = "wang_rdp"
     curve = "squared_mu"
     variants = ({}, {"order": "paper"})
     amplifies = ("fixed",)
-
-    @property
-    def label(self) -> str:
-        return (
-            self.name
-            if self.settings.order == "optimised"
-            else f"{self.name} (order {self.settings.order})"
-        )
 
     def supports(self, ledger: Ledger) -> str | None:
         """As every accountant; and amplification is for replace_one."""
@@ -193,7 +184,7 @@ class WangRdpAccountant(Accountant):
             return f"accountant.order={self.settings.order}: orders are integers of at least 2"
         return super().supports(ledger)
 
-    def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
+    def _epsilon(self, entries: Entries, delta: float) -> float:
         toll = -math.log(delta)
         if self.settings.order == "paper":
             return self._implied(entries, toll)
@@ -202,7 +193,7 @@ class WangRdpAccountant(Accountant):
         return self._smallest(entries, toll)
 
     @staticmethod
-    def _implied(entries: list[LedgerEntry], toll: float) -> float:
+    def _implied(entries: Entries, toll: float) -> float:
         """min{e : total(a(e)) <= e / 2} with a(e) = 1 + ceil(2 toll / e).
 
         a(e) = a for 2 toll / (a - 1) <= e < 2 toll / (a - 2), and total(a) grows with a: the
@@ -221,7 +212,7 @@ class WangRdpAccountant(Accountant):
         return max(2 * rdp_of(entries, low, capped=False), 2 * toll / (low - 1))
 
     @staticmethod
-    def _smallest(entries: list[LedgerEntry], toll: float) -> float:
+    def _smallest(entries: Entries, toll: float) -> float:
         """The minimum over integer orders: every order is valid, so that the search is a matter of
         tightness only.
         """
@@ -244,7 +235,7 @@ class WangRdpAccountant(Accountant):
         return best
 
 
-def rdp_of(entries: list[LedgerEntry], order: int, capped: bool = True) -> float:
+def rdp_of(entries: Entries, order: int, capped: bool = True) -> float:
     """Renyi divergence of Gaussian releases at an integer order, added up."""
     return math.fsum(
         count * without_replacement_rdp(order, entry.rate or 1.0, level, capped)

@@ -13,7 +13,7 @@ import math
 import numpy as np
 import torch
 
-from dpfl_cli.privacy.solves import Constant, Side, solve_sensitivity
+from dpfl_cli.privacy.record_bounds import Constant, Side, solve_sensitivity
 
 
 def wound_up_dual(rounds: int, damping: float, penalty: float, clients: float) -> float:

@@ -5,10 +5,9 @@ schedules are those of the plan. The models that are trained are of no interest:
 evaluated. What was found is kept as runs are, in `outputs/audits/<id>/{result.json, scores.csv}`.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,6 @@ class Audit:
       delta: of the claim, and of the bounds.
       gaussian: whether the scores are known to be Gaussian.
       scores, sides: [2n] of the adversary, and where the canaries were.
-      kept: confidence -> bounds that were computed before.
     """
 
     claim: float
@@ -51,14 +49,11 @@ class Audit:
     gaussian: bool
     scores: np.ndarray
     sides: np.ndarray
-    kept: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
     def bounds(self, confidence: float) -> dict[str, float]:
         """Lower bounds on epsilon, by name, each with this confidence."""
         from dpfl_cli.privacy import auditing  # imports scipy.stats
 
-        if known := self.kept.get(str(confidence)):  # JSON has no infinity
-            return {name: math.inf if one is None else one for name, one in known.items()}
         game = (self.scores, self.sides, self.delta, confidence)
         found = {"gaussian": auditing.gaussian_bound(*game)} if self.gaussian else {}
         found["one_run"] = auditing.one_run_bound(*game, gaussian=self.gaussian)
@@ -134,7 +129,6 @@ def _read(record: RunRecord) -> Audit:
         found["gaussian"],
         np.array([row["score"] for row in rows]),
         np.array([row["side"] == 1 for row in rows]),
-        found["bounds"],
     )
 
 
@@ -164,10 +158,9 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
         for _ in range(plan.last_round):
             stack.step(shown=False)
         stack.mechanism.verify()
-        stack.write_back()
-        for run in stack.ledger.kinds():  # what was released is what the plan's price is of
-            member = stack.members[run]
-            member.ledger = stack.ledger.of_run(run)
+        stack.collect()
+        distinct = {member.ledger: member for member in stack.members}
+        for member in distinct.values():  # what was released is what the plan's price is of
             member.check_ledger()
         scores.append(put.scores.numpy())
         gaussian &= put.gaussian

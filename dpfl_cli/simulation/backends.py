@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -18,7 +17,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from dpfl_cli.config.component import PositiveOrNone, parse_settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.signals import handled
-from dpfl_cli.simulation.workers import Assignment, Backend, Report, worker
+from dpfl_cli.simulation.workers import Assignment, Backend, Futures, worker
 
 IDLE = 5  # seconds after which a process without work ends by itself, should its parent be gone
 
@@ -27,7 +26,7 @@ class Joblib(Backend):
     """Processes of this machine, by joblib's loky."""
 
     @contextlib.contextmanager
-    def start(self, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future[Report]]]:
+    def start(self, assignments: Sequence[Assignment]) -> Iterator[Futures]:
         from joblib.externals.loky import ProcessPoolExecutor
 
         pools = [
@@ -56,7 +55,7 @@ class Ray(Backend):
         return None if self.address is None else self.cpus_per_worker
 
     @contextlib.contextmanager
-    def start(self, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future[Report]]]:
+    def start(self, assignments: Sequence[Assignment]) -> Iterator[Futures]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
@@ -95,7 +94,7 @@ class Submitit(Backend):
         return None if self.executor == "local" else self.cpus_per_worker
 
     @contextlib.contextmanager
-    def start(self, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future[Report]]]:
+    def start(self, assignments: Sequence[Assignment]) -> Iterator[Futures]:
         import submitit
 
         executor = submitit.AutoExecutor(

@@ -84,7 +84,7 @@ def proof_gap(plan: Plan) -> str | None:
         found = [*target.gaps(algorithm.settings, trust, whole), *found]
     elif trust not in (vars(target).get("proved", ()) if algorithm.plugin else target.proved):
         found = ["its file gives no proof for this trust model", *found]
-    if plan.participation.name == "fixed" and getattr(target, "away", None) == "rests":
+    if plan.participation.name == "fixed" and target.away == "rests":
         found.append(
             "participation=fixed: what a client keeps tells in which rounds it took part, and with "
             "it who else did, which the bound for subsets does not cover"
@@ -94,7 +94,7 @@ def proof_gap(plan: Plan) -> str | None:
 
 def check_needs(algorithm: Choice, model: Choice) -> None:
     """The model has what the method computes with (per-record clipping, second-order solves)."""
-    needs: frozenset[str] = getattr(algorithm.target, "needs", frozenset())
+    needs: frozenset[str] = algorithm.target.needs
     chosen = algorithm.settings
     size = chosen.batch_size if isinstance(chosen, BatchSettings) else None
     asking = f"algorithm={algorithm.name}" if size is None else f"algorithm.batch_size={size}"
@@ -106,8 +106,8 @@ def check_needs(algorithm: Choice, model: Choice) -> None:
         what = "gradients of single records" if missing[0] == "clipped_gradient" else missing[0]
         raise ConfigError(f"{asking} needs {what}, which model={model.name} does not have; {hint}")
     penalty = model.settings.penalty if isinstance(model.settings, PenaltySettings) else "none"
-    if penalty != "none" and not getattr(algorithm.target, "proximal", False):
-        hint = _instead("algorithm", lambda target: getattr(target, "proximal", False))
+    if penalty != "none" and not algorithm.target.proximal:
+        hint = _instead("algorithm", lambda target: target.proximal)
         raise ConfigError(
             f"model.penalty={penalty}: algorithm={algorithm.name} takes no proximal steps and "
             f"would ignore it; {hint}"
@@ -143,7 +143,7 @@ def check_participation(
             f"{says}: drawing clients is priced where whole clients are protected, not under "
             "dp.unit=record; write participation=full"
         )
-    if getattr(algorithm.target, "away", None) is None:
+    if algorithm.target.away is None:
         own = ", or where it is yours @algorithm(..., away=...)"
         raise ConfigError(
             f"algorithm={algorithm.name} does not say what becomes of clients that are away "

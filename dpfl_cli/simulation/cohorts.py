@@ -23,7 +23,7 @@ from dpfl_cli.privacy.client_values import (
     opened,
     own_values,
 )
-from dpfl_cli.privacy.cohorts import Cohort, members_of
+from dpfl_cli.privacy.draws import Cohort, members_of
 
 
 def numbered(federations: Sequence[Federation]) -> tuple[list[Federation], np.ndarray]:

@@ -20,7 +20,7 @@ from dpfl_cli.config.errors import DpflError, place_in_plugin
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import is_raw, of_cohort, opened, own_values
-from dpfl_cli.privacy.cohorts import Cohort, among, members_of
+from dpfl_cli.privacy.draws import Cohort, among, members_of
 from dpfl_cli.privacy.mechanism import Call, Mechanism
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member

@@ -15,6 +15,7 @@ from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import pick_device, stack_key
 
+Group = list[Plan]  # that can be stacked
 MOST_RUNS = 256  # in a stack: each holds a lock, which is an open file
 FILES = 4  # of the files that a process may open, a stack's locks take one in so many
 MOST_BYTES = 2 << 30  # larger stacks gain nothing on a CPU and fall out of its caches
@@ -25,21 +26,21 @@ COVARIANCES, COVARIANCES_SENT = 2, 4
 MATRICES = 4  # of the server, made of their mean, in float64
 
 
-def groups(plans: Sequence[Plan]) -> list[list[Plan]]:
+def groups(plans: Sequence[Plan]) -> list[Group]:
     """Plans that can be stacked, group by group, in the order in which they come."""
-    found: dict[str, list[Plan]] = {}
+    found: dict[str, Group] = {}
     for plan in plans:
         found.setdefault(stack_key(plan), []).append(plan)
     return list(found.values())
 
 
-def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
+def stacks(plans: Sequence[Plan]) -> list[Group]:
     """The groups of the plans, each cut so that a stack stays within the memory budget.
 
     Raises:
       ConfigError: a run by itself is more than this machine's memory holds.
     """
-    cut: list[list[Plan]] = []
+    cut: list[Group] = []
     most = min(MOST_RUNS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES))
     for group in groups(plans):
         _check_memory(group[0])
@@ -49,12 +50,12 @@ def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
     return cut
 
 
-def _told_apart(stack: list[Plan]) -> list[list[Plan]]:
+def _told_apart(stack: Group) -> list[Group]:
     """A stack of a plugin's method in parts of as many runs as nothing else has: an option [R] that
     was not shaped by `per_run` would be taken for one of each client or coordinate, and no shape
     would tell. (As many may be left when shorter ones end.)
     """
-    plan, parts = stack[0], list[list[Plan]]()
+    plan, parts = stack[0], list[Group]()
     if plan.algorithm.plugin:
         while len(stack) > 1 and len(stack) in (plan.rows, plan.dimension):
             parts.append([stack.pop()])
@@ -136,10 +137,10 @@ def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
     chosen = getattr(model, "dtype_of", None)  # where its settings decide
     dtype = chosen(plan.model.settings) if chosen else getattr(model, "dtype", torch.float64)
     values = COPIES * dtype.itemsize * plan.rows * max(plan.dimension, 1)
-    if plan.sampling is not None and getattr(plan.algorithm.target, "away", "") == "rests":
+    if plan.sampling is not None and plan.algorithm.target.away == "rests":
         # what clients keep who are away, before and after a round
         values += 2 * dtype.itemsize * plan.clients * plan.dimension
-    if "covariance" in getattr(plan.algorithm.target, "needs", ()):
+    if "covariance" in plan.algorithm.target.needs:
         # clients' triangles, and the server's matrices in float64
         size = model.features_of(plan.model.settings, plan.info)
         matrices = [spec for spec in plan.specs if spec.shape == "matrix"]

@@ -44,6 +44,7 @@ SECTIONS: dict[str, type[Settings]] = {
     "runtime": RuntimeSettings,
     "launcher": LauncherSettings,
 }
+Config = Mapping[str, Any]  # as it is composed, in plain values
 MOST = 10**9  # of clients, records, steps or whatever a component counts
 IGNORED = ("hints", "scale")  # they act on other keys while the config is composed
 WITHOUT_COMPONENTS = (  # slow to import, needed by few commands
@@ -67,7 +68,7 @@ def load_components() -> None:
                 importlib.import_module(module.name)
 
 
-def make_plan(config: Mapping[str, Any]) -> Plan:
+def make_plan(config: Config) -> Plan:
     """Validates and resolves a composed config.
 
     Raises:
@@ -95,7 +96,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         ) from error
 
 
-def _planned(config: Mapping[str, Any]) -> Plan:
+def _planned(config: Config) -> Plan:
     known = {*RootSettings.model_fields, *SECTIONS, *CHOSEN}
     for key in config:
         if key not in known and key not in IGNORED:
@@ -153,7 +154,7 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def make_plans(configs: Sequence[Mapping[str, Any]]) -> list[Plan]:
+def make_plans(configs: Sequence[Config]) -> list[Plan]:
     """Plans of several configs; the first bad one is refused before any is run."""
     return [make_plan(config) for config in configs]
 
@@ -170,7 +171,7 @@ def _chosen(group: str, values: Any) -> Choice:
     return Choice(found, parse_settings(found.settings, settings, group))
 
 
-def with_values(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def with_values(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     """A composed config with values at dotted keys replaced; unknown keys are refused.
 
     >>> with_values({"a": {"b": 1}, "seed": 0}, {"a.b": 2})

@@ -27,7 +27,7 @@ from dpfl_cli.config.paths import COMMAND
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.programs import fallbacks
 from dpfl_cli.privacy.accountants import price
-from dpfl_cli.privacy.cohorts import Sampling
+from dpfl_cli.privacy.draws import Sampling
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.views import CONVENTIONS, central, collusion
 from dpfl_cli.simulation.checked import unchecked
@@ -47,6 +47,7 @@ from dpfl_cli.simulation.store import (
     yaml_text,
 )
 
+Report = dict[str, Any]  # a part of result.json
 # of an algorithm's `needs`
 CURVATURE = frozenset({"damped_solve", "newton_direction", "covariance", "clipped_covariance"})
 
@@ -67,7 +68,7 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     return sealed(files, {**_result(member, status, reason), "config": config})
 
 
-def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str, Any]:
+def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
     """The privacy of a ledger, as every row that carries an epsilon states it; none is stated of a
     run that failed.
 
@@ -90,9 +91,9 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
     return report
 
 
-def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str, Any]:
+def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
     """What is stated of a ledger's privacy beside prices; why it has none, where that is known."""
-    report: dict[str, Any] = {
+    report: Report = {
         "epsilon": None,
         "delta": plan.dp.delta,
         "accountant": plan.accountant.name,
@@ -120,7 +121,7 @@ def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[
     return report
 
 
-def paper_price(plan: Plan, ledger: Ledger) -> dict[str, Any]:
+def paper_price(plan: Plan, ledger: Ledger) -> Report:
     """The epsilon of a ledger under its paper's convention; {} where there is none."""
     convention = CONVENTIONS.get(plan.dp.convention or plan.algorithm.name)
     if convention is None or plan.sampling is not None:
@@ -180,11 +181,11 @@ def _reading(plan: Plan) -> str:
     return reading
 
 
-def communication(plan: Plan, ledger: Ledger) -> dict[str, Any]:
+def communication(plan: Plan, ledger: Ledger) -> Report:
     """What one client sent over the run (on average, where clients are drawn), in numbers as they
     were released, and whether the method looks at second derivatives.
     """
-    needs: frozenset[str] = getattr(plan.algorithm.target, "needs", frozenset())
+    needs: frozenset[str] = plan.algorithm.target.needs
     sent = ledger.floats if plan.sampling is None else round(ledger.floats * plan.sampling.rate)
     return {"uplink_floats": sent, "uses_curvature": bool(needs & CURVATURE)}
 
@@ -196,9 +197,9 @@ def _priced(member: Member) -> Ledger:
     return member.ledger if member.diverged is None else member.plan.ledger()
 
 
-def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
+def _result(member: Member, status: str, reason: str | None) -> Report:
     plan = member.plan
-    result: dict[str, Any] = {
+    result: Report = {
         "id": plan.id,
         "status": status,
         "seed": plan.seed,
@@ -244,7 +245,7 @@ def summary(rows: Sequence[MetricsRow], window: int) -> dict[str, dict[str, floa
     return {"first": first, "last": last, "final": final}
 
 
-def environment(plan: Plan) -> dict[str, Any]:
+def environment(plan: Plan) -> Report:
     """Where and with what the run was computed."""
     device = pick_device(plan.runtime.device)
     return {

@@ -25,10 +25,11 @@ from dpfl_cli.config.schema import (
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.sources import search_path
 from dpfl_cli.privacy.accountants import TooLargeToPrice
-from dpfl_cli.privacy.cohorts import Sampling
+from dpfl_cli.privacy.draws import Sampling
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
+Options = dict[str, Any]  # as plain values
 ENGINE_REVISION = 1  # raised when the engine, the streams or the evaluation change a run's numbers
 CHOSEN = ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model")
 SEEDED = (
@@ -63,11 +64,11 @@ class Choice:
         """Whether it is a user's own code."""
         return self.component.origin != "dpfl"
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Options:
         """Name, revision and the options that a run's identity holds."""
         return {"name": self.name, "revision": self.component.revision, **self.settings.identity()}
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Options:
         """Name, revision and all options."""
         return {**self.identity(), **self.settings.model_dump()}
 
@@ -103,18 +104,18 @@ class Plan:
     flops_per_round: float | None = None
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Options:
         """Everything that can change the run's numbers, as plain values; what the id hashes."""
         return self._values(lambda part: part.identity())
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Options:
         """The same with options at their registered defaults; the run's config.yaml."""
         return self._values(
             lambda part: part.config() if isinstance(part, Choice) else part.model_dump()
         )
 
-    def _values(self, of: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def _values(self, of: Callable[[Any], Options]) -> Options:
         names = ("evaluation", "dp", *CHOSEN, "participation")
         parts = {name: of(getattr(self, name)) for name in names}
         source = {"source": self.info.source, "sha256": self.info.sha256, **self.info.details}

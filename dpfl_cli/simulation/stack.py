@@ -26,12 +26,11 @@ from dpfl_cli.privacy.client_values import (
     shown,
     versions,
 )
-from dpfl_cli.privacy.cohorts import drawn
-from dpfl_cli.privacy.data_files import closed
+from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
-from dpfl_cli.simulation.kept import refuse_kept
+from dpfl_cli.simulation.confined import closed, refuse_kept
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Choice, Plan, check_unchanged, federation_of
 
@@ -148,15 +147,13 @@ class Stack:
         self.objective = first.model.target(first.model.settings, distinct, index, self.device)
         check_unchanged(first, "model")
         self.clients_view = ClientSide(self.objective, first.dp.unit)
-        # names of metrics that look at client data; more are known once diagnostics were looked at
-        self._unreleased = sorted(self.objective.unreleased())
         if first.dp.unit == "record" and first.dp.trust != "none" and not self.objective.held.all():
             raise ConfigError(
                 f"partitioner={first.partitioner.name}: it leaves a client without records, which "
                 "would only add noise; a record-level method needs at least one record at each "
                 "client"
             )
-        self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
+        self.ledger = BatchLedger([member.ledger for member in self.members])
         self._noise = self._streams(noise_seeds)
         site = Site(
             setups=[plan.setup for plan in plans],
@@ -222,15 +219,18 @@ class Stack:
             member.recent = [initial.server["model"][run]]
 
     def step(self, shown: bool = True) -> Mapping[str, Tensor]:
-        """One round of every member; returns the algorithm's diagnostics, none unless `shown`."""
+        """One round of every member; returns the algorithm's diagnostics, as it marked them, none
+        unless `shown`.
+        """
         began = time.perf_counter()
         rounds = self.rounds + 1
         rounds.setflags(write=False)  # a method gets it, and so does a mechanism
         self.state, diagnostics = self._round(self.state, rounds)
         self.rounds = self.rounds + 1
         self.recent = [*self.recent[1:], self.state.server["model"]]
-        found = self._shown(diagnostics) if shown else {}
+        found: Mapping[str, Tensor] = {}
         if shown:
+            found = diagnostics() if callable(diagnostics) else diagnostics
             self._wait()
         self._computing += time.perf_counter() - began
         return found
@@ -239,7 +239,7 @@ class Stack:
         """One round of the algorithm, with what it may not do checked."""
         sampling, whole, view = self.plan.sampling, before, self.clients_view
         if sampling is not None:
-            cohort = drawn(self._noise, sampling, rounds)
+            cohort = drawn_cohort(self._noise, sampling, rounds)
             view = view_of(cohort, self.objective, self._federations)
             before = State(whole.server, taken(cohort, whole.clients))
         held = (*before.server.values(), *before.clients.values())
@@ -290,13 +290,6 @@ class Stack:
         if self.plan.algorithm.plugin:
             refuse_kept(type(self.algorithm))
 
-    def _shown(self, diagnostics: Diagnostics) -> dict[str, Tensor]:
-        """The plain tensors inside an algorithm's diagnostics, whose marks are noted."""
-        values = diagnostics() if callable(diagnostics) else diagnostics
-        marked = {name for name, value in values.items() if isinstance(value, Diagnostic)}
-        self._unreleased = sorted(marked | self.objective.unreleased())
-        return {name: shown(value) for name, value in values.items()}
-
     def _wait(self) -> None:
         """Waits for the GPU, so that a clock can be read."""
         if self.device.type == "cuda":
@@ -309,7 +302,9 @@ class Stack:
         return min(min(after(done) or last, last) - done for done, last in counted)
 
     def evaluate(self, diagnostics: Mapping[str, Tensor]) -> None:
-        """Appends a row to every member that is due, and marks those that diverged."""
+        """Appends a row to every member that is due, notes what in it looks at client data, and
+        marks those that diverged.
+        """
         self.write_back()
         due = [(run, member) for run, member in enumerate(self.members) if member.due]
         if not due:
@@ -318,10 +313,10 @@ class Stack:
         self._refuse_kept()
         average = self._average()
         metrics = self.objective.metrics(average)
-        if self.plan.model.plugin:  # nobody knows what they look at
-            for _, member in due:
-                member.unreleased = sorted({*member.unreleased, *metrics})
-        values = {**metrics, **diagnostics}
+        # of a plugin's model nobody knows what its metrics look at
+        looking = set(metrics) if self.plan.model.plugin else set(self.objective.unreleased())
+        looking |= {name for name, value in diagnostics.items() if isinstance(value, Diagnostic)}
+        values = {**metrics, **{name: shown(value) for name, value in diagnostics.items()}}
         finite = torch.isfinite(average).all(dim=1) & torch.isfinite(self.recent[-1]).all(dim=1)
         table = torch.stack([value.to(torch.float64) for value in (finite, *values.values())])
         rows = table.T.tolist()
@@ -329,6 +324,7 @@ class Stack:
             is_finite, *found = rows[run]
             member.rows.append({"round": member.round, **dict(zip(values, found, strict=True))})
             member.compute_at[member.round] = member.computed
+            member.unreleased = sorted({*member.unreleased, *looking})
             # asked of the model alone, which was released: a metric may tell of private data
             if not is_finite:
                 member.diverged = f"the model is not finite after round {member.round}"
@@ -345,12 +341,8 @@ class Stack:
         return functools.reduce(torch.add, terms)  # one by one: their order must not depend on R
 
     def write_back(self, seconds: float = 0.0) -> None:
-        """Gives every member what it knows of its rounds: their number, the unreleased diagnostics,
-        its share of the times.
-        """
+        """Gives every member what it knows of its rounds: their number, its share of the times."""
         for member, round_ in zip(self.members, self.rounds.tolist(), strict=True):
-            if round_ > member.round:
-                member.unreleased = sorted({*member.unreleased, *self._unreleased})
             member.round = round_
             member.seconds += seconds / len(self.members)
             member.computed += self._computing / len(self.members)

@@ -48,6 +48,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_
 Ended = tuple[str, str, str | None, bool]  # a run's id, status, reason, cached, as in `Outcome`
 # what a worker executed, or what stopped it before the last run: None is an interruption
 Report = list[Ended] | DpflError | None
+Futures = Sequence[Future[Report]]
 
 
 class WorkerError(DpflError):
@@ -97,7 +98,7 @@ class Backend(Settings):
 
     def start(
         self, assignments: Sequence[Assignment]
-    ) -> contextlib.AbstractContextManager[Sequence[Future[Report]]]:
+    ) -> contextlib.AbstractContextManager[Futures]:
         """Starts one process an assignment, which calls `worker` with it; on leaving the context
         none is left.
         """

@@ -47,7 +47,7 @@ from dpfl_cli.privacy.gaussian import (
     SharedGaussian,
     SharedSettings,
 )
-from dpfl_cli.privacy.ledger import BatchLedger
+from dpfl_cli.privacy.ledger import BatchLedger, Ledger
 from dpfl_cli.privacy.mechanism import Mechanism, Site
 from dpfl_cli.privacy.privunit import PrivUnit
 from dpfl_cli.privacy.releases import Setup
@@ -253,7 +253,7 @@ def play(
         setups=setups,
         specs=[{spec.name: spec for spec in found.target.releases(parsed, one)} for one in setups],
         streams=streams,
-        ledger=BatchLedger(len(seeds)),
+        ledger=BatchLedger([Ledger()] * len(seeds)),
         # as a plan: what is not proved runs as a claim
         sound=not _gaps(found.target, parsed, trust, mechanism_options or {})
         if sound is None

@@ -18,7 +18,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.curvature import damped_inverse, packed, precondition, unpacked
 from dpfl_cli.privacy.client_values import opened
-from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.grouping import bytes_per_run, stacks
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan

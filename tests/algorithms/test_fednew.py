@@ -22,8 +22,7 @@ from dpfl_cli.data.federation import Federation
 from dpfl_cli.models import single_layer
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.record_means import record_mean
-from dpfl_cli.privacy.solves import joined_side
+from dpfl_cli.privacy.record_bounds import joined_side, record_mean
 from dpfl_cli.simulation import stack
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan

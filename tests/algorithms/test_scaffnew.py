@@ -21,8 +21,7 @@ from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams, stream_generator
 from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.simulation.checks import proof_gap
-from dpfl_cli.simulation.engine import run_members
-from dpfl_cli.simulation.execute import execute
+from dpfl_cli.simulation.execute import execute, run_members
 from dpfl_cli.simulation.grouping import stacks
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values

@@ -22,7 +22,7 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plans
 from dpfl_cli.simulation.run_plan import Plan, federation_of

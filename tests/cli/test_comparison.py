@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from dpfl_cli.cli.main import main
+from dpfl_cli.cli.selection import calibrated, repetitions, settings_of, varying
 from dpfl_cli.cli.tables import print_results
-from dpfl_cli.cli.varying import calibrated, repetitions, settings_of, varying
 from dpfl_cli.config.component import components
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.paths import outputs_dir

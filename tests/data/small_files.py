@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from dpfl_cli.data import fetching
-from dpfl_cli.data.catalogue import CATALOGUE, DatasetEntry, Source, SourceFile
 from dpfl_cli.data.federation import Dataset
+from dpfl_cli.data.sources import CATALOGUE, DatasetEntry, Source, SourceFile
 
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"

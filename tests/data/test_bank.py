@@ -15,7 +15,7 @@ from small_files import entry_of, put
 
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.bank import COLUMNS, Bank, BankSettings, read_bank
-from dpfl_cli.data.catalogue import CATALOGUE
+from dpfl_cli.data.sources import CATALOGUE
 
 FILE, SAMPLE = (
     Path(__file__).with_name(name) for name in ("small_bank.csv", "small_bank_sample.csv")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfl_cli.data.cache import cached
+from dpfl_cli.data.loading import cached
 
 
 @pytest.mark.parametrize("place", [0, 40, -1])

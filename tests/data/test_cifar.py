@@ -22,11 +22,10 @@ from small_files import (
 )
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.catalogue import CATALOGUE, Source
 from dpfl_cli.data.derive import DERIVATIONS, picture_to_cifar
 from dpfl_cli.data.fetching import fetch
 from dpfl_cli.data.mnist import Cifar10, ImageSettings
-from dpfl_cli.data.sources import locate
+from dpfl_cli.data.sources import CATALOGUE, Source, locate
 
 
 def picture(pixels: np.ndarray, mode: str = "RGB") -> bytes:

@@ -10,8 +10,7 @@ from small_files import TEST_LABELS, entry_of, image_files, put
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS, Source
-from dpfl_cli.data.sources import cache_dir
+from dpfl_cli.data.sources import CATALOGUE, FOLDERS, Source, cache_dir
 from dpfl_cli.simulation.plan import make_plan
 
 FILES = image_files()

@@ -27,9 +27,8 @@ from small_files import (
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.paths import conf_dir
-from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.mnist import FashionMnist, ImageSettings, Mnist
-from dpfl_cli.data.sources import locate
+from dpfl_cli.data.sources import CATALOGUE, locate
 from dpfl_cli.data.synthetic import Synthetic, SyntheticSettings
 from dpfl_cli.simulation.plan import load_components
 

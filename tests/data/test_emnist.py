@@ -18,7 +18,6 @@ from small_files import entry_of, idx_bytes, image_arrays, image_files, looked_a
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data import emnist, loading
-from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.emnist import (
     EmnistBalanced,
     EmnistBalancedSettings,
@@ -26,6 +25,7 @@ from dpfl_cli.data.emnist import (
     EmnistSettings,
     principal_components,
 )
+from dpfl_cli.data.sources import CATALOGUE
 from dpfl_cli.simulation.plan import make_plan
 
 KINDS = {EmnistDigits: (EmnistSettings, 10), EmnistBalanced: (EmnistBalancedSettings, 47)}

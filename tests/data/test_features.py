@@ -39,10 +39,9 @@ from dpfl_cli.data.backbones import (
     network_input,
     principal_components,
 )
-from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.features import FeatureSettings, MnistFeatures
 from dpfl_cli.data.mnist import Mnist
-from dpfl_cli.data.sources import cache_dir, digest
+from dpfl_cli.data.sources import CATALOGUE, cache_dir, digest
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.run_plan import federation_of
 from dpfl_cli.simulation.stack import stack_key

@@ -17,7 +17,6 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data import derive
-from dpfl_cli.data.catalogue import CATALOGUE, Source
 from dpfl_cli.data.derive import DERIVATIONS, adult_to_a6a, adult_to_libsvm, mushroom_to_libsvm
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.fetching import fetch
@@ -35,7 +34,7 @@ from dpfl_cli.data.libsvm import (
 )
 from dpfl_cli.data.loading import unit_rows
 from dpfl_cli.data.partitioners import ClientsSettings, Contiguous
-from dpfl_cli.data.sources import cache_dir, content_sha256, locate, status
+from dpfl_cli.data.sources import CATALOGUE, Source, cache_dir, content_sha256, locate, status
 
 CONTENT = b"-1 1:1 3:2\n+1 2:0.5\n-1 1:3 2:4\n-1\n+1 3:1\n"
 FEATURES = np.array([[1, 0, 2], [0, 0.5, 0], [3, 4, 0], [0, 0, 0], [0, 0, 1.0]])

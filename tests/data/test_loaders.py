@@ -27,9 +27,9 @@ from small_files import (
 
 from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.libsvm import LibsvmDataset
 from dpfl_cli.data.loading import kept
+from dpfl_cli.data.sources import CATALOGUE
 from dpfl_cli.simulation.plan import load_components
 
 load_components()

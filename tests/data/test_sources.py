@@ -23,29 +23,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 from small_files import TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, entry_of, image_files, put
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data import fetching, sources
-from dpfl_cli.data.catalogue import CATALOGUE, Source
 from dpfl_cli.data.fetching import fetch
-from dpfl_cli.data.sources import cache_dir, content_sha256, locate, status
+from dpfl_cli.data.sources import CATALOGUE, Source, cache_dir, content_sha256, locate, status
 
 FILES = image_files()
 
 
-class Notes:
+class Notes(Progress):
     """Progress that remembers."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.bytes: dict[str, tuple[int, int | None]] = {}
+        console = Console(file=io.StringIO(), width=10_000, markup=False, highlight=False)
+        super().__init__(disable=True, console=console)
 
-    def advanced(self, what: str, done: int, total: int | None) -> None:
-        self.bytes[what] = (done, total)
+    @property
+    def lines(self) -> list[str]:
+        return self.console.file.getvalue().splitlines()
 
-    def note(self, line: str) -> None:
-        self.lines.append(line)
+    @property
+    def bytes(self) -> dict[str, tuple[float, float | None]]:
+        return {task.description: (task.completed, task.total) for task in self.tasks}
 
 
 @pytest.fixture
@@ -421,8 +424,9 @@ def test_an_interrupt_leaves_no_file_behind(publish, server):
     publish(server.offer("good", FILES))
 
     class Impatient(Notes):
-        def advanced(self, what: str, done: int, total: int | None) -> None:
-            if what == f"{TRAIN_LABELS}.gz" and done:
+        def update(self, task_id, **fields) -> None:
+            super().update(task_id, **fields)
+            if self.bytes.get(f"{TRAIN_LABELS}.gz", (0, None))[0]:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -786,7 +790,7 @@ def test_an_archive_that_holds_too_much_or_is_encrypted_is_no_source(form, tmp_p
     with pytest.raises(fetching._SourceFailed, match="more than 999 bytes unpacked"):
         fetching._unpack(packed, tmp_path / "again")
     with pytest.raises(fetching._SourceFailed, match="more than 999 bytes"):
-        fetching._Bar("file", fetching.FetchProgress()).update(1000)
+        fetching._Bar("file", Notes()).update(1000)
     if form == "zip":
         monkeypatch.setattr(fetching, "LARGEST", 1000)
         content = bytearray(packed.read_bytes())

@@ -9,12 +9,12 @@ from small_files import entry_of, idx_bytes, looked_at, put
 
 from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.fed_ixi import IxiSynth, IxiSynthSettings
 from dpfl_cli.data.leaf_femnist import FemnistSynth, FemnistSynthSettings
 from dpfl_cli.data.leaf_reddit import IGNORED, PAD, RedditSynth, RedditSynthSettings
 from dpfl_cli.data.messidor import MEAN, RED, STD, MessidorSynth, MessidorSynthSettings
 from dpfl_cli.data.partitioners import DrawnSettings, Natural
+from dpfl_cli.data.sources import CATALOGUE
 
 REDDIT = RedditSynthSettings(train_records=4000, test_records=400)
 IXI = IxiSynthSettings(shape=[24, 30, 24], train_records=[6, 4, 4], test_records=[2, 1, 1])

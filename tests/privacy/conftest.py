@@ -11,13 +11,13 @@ import torch
 
 import dpfl_cli.privacy.gaussian
 import dpfl_cli.privacy.gaussian_accountants
-import dpfl_cli.privacy.pld_accountant
+import dpfl_cli.privacy.mixed_accountants
 import dpfl_cli.privacy.privunit  # noqa: F401
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import Bounded, clip
 from dpfl_cli.privacy.client_values import client_values
-from dpfl_cli.privacy.ledger import BatchLedger
+from dpfl_cli.privacy.ledger import BatchLedger, Ledger
 from dpfl_cli.privacy.mechanism import Mechanism, Site
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
@@ -75,7 +75,7 @@ def build(settings: Callable[..., Any]) -> Callable[..., Mechanism]:
             ],
             specs=[{spec.name: spec for spec in specs}] * len(seeds),
             streams=Streams(seeds),
-            ledger=BatchLedger(len(seeds)),
+            ledger=BatchLedger([Ledger()] * len(seeds)),
         )
         return lookup("mechanism", name).target(
             [settings(name, **one) for one in changes or [{}] * len(seeds)], site

@@ -627,7 +627,7 @@ class TestPrice:
 
     def test_all_accountants_with_refusals(self):
         found = {p.accountant: p for p in price_all(ledger(entry(0.01, 50)), DELTA)}
-        assert set(NAMES) | {"rdp (mironov)"} <= set(found)
+        assert set(NAMES) | {"rdp (conversion mironov)"} <= set(found)
         assert {name for name, p in found.items() if p.epsilon is None and name in NAMES} == {
             "pld",
             "pure",

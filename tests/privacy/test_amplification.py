@@ -22,7 +22,7 @@ from scipy.stats import norm
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
-from dpfl_cli.privacy.renyi_accountants import ORDERS, poisson_rdp
+from dpfl_cli.privacy.mixed_accountants import ORDERS, poisson_rdp
 from dpfl_cli.simulation.plan import load_components
 
 load_components()

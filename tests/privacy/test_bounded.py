@@ -20,10 +20,10 @@ from dpfl_cli.privacy.bounded import (
     clip,
     clip_symmetric,
     squared_norms,
+    vector_norms,
 )
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
-from dpfl_cli.privacy.norms import vector_norms
-from dpfl_cli.privacy.record_means import mean_clipped, number_mean, record_covariance, record_mean
+from dpfl_cli.privacy.record_bounds import mean_clipped, number_mean, record_covariance, record_mean
 
 RELATIONS = ("replace_one", "add_or_remove", "zero_out")
 DTYPES = (torch.float32, torch.float64)

@@ -38,7 +38,7 @@ import torch
 from dpfl_cli.config.component import component
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.privacy.client_values import client_values, opened
-from dpfl_cli.privacy.record_means import record_mean
+from dpfl_cli.privacy.record_bounds import record_mean
 
 @component("model", "hurried", revision=1, settings=LinearRegressionSettings)
 class Hurried(LinearRegression):

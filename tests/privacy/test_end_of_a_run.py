@@ -11,7 +11,7 @@ import torch
 from dpfl_cli.cli.tables import epsilon_text
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.models.linear import LinearRegression
-from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import Plan, make_plan
 from dpfl_cli.simulation.results import _priced, privacy_report

@@ -14,7 +14,7 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import as_computed, squared_norms
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.record_means import record_mean
+from dpfl_cli.privacy.record_bounds import record_mean
 from dpfl_cli.privacy.releases import ReleaseSpec
 
 ROUND, HORIZON = np.array([1]), 10_000

@@ -8,8 +8,7 @@ import pytest
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.simulation.engine import run_members
-from dpfl_cli.simulation.execute import execute
+from dpfl_cli.simulation.execute import execute, run_members
 from dpfl_cli.simulation.forecast import forecast
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan

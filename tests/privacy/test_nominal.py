@@ -27,7 +27,7 @@ from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.nominal import lemma1, proved_from, record_heuristic, why_nominal, zcdp_v
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 from dpfl_cli.privacy.views import mean_alone
-from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.noise import calibration_text
 from dpfl_cli.simulation.plan import make_plan

@@ -27,13 +27,12 @@ from dpfl_cli.data.federation import Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
-from dpfl_cli.privacy import cohorts
+from dpfl_cli.privacy import draws
 from dpfl_cli.privacy.bounded import bounded, squared_norms
 from dpfl_cli.privacy.client_values import client_values, is_raw, opened
-from dpfl_cli.privacy.method_streams import MethodStreams
-from dpfl_cli.privacy.provenance import Provenance
-from dpfl_cli.privacy.record_means import number_mean, record_covariance, record_mean
-from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.privacy.draws import MethodStreams
+from dpfl_cli.privacy.record_bounds import number_mean, record_covariance, record_mean
+from dpfl_cli.privacy.releases import Provenance, ReleaseSpec
 from dpfl_cli.simulation.checks import check_releases
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
@@ -683,7 +682,7 @@ def test_what_dpfl_reads_late_is_not_held_against_a_method(
 
 def test_who_is_in_a_batch_or_a_cohort_is_in_no_attribute_to_be_read() -> None:
     batch = at(record_play(batch_size=2)).batch(2, np.array([1]))
-    cohort = cohorts.drawn(Streams([0]), cohorts.Sampling("fixed", 3, 9), np.array([1]))
+    cohort = draws.drawn_cohort(Streams([0]), draws.Sampling("fixed", 3, 9), np.array([1]))
     for one, names in ((batch, ["_records"]), (cohort, ["_members", "_there"])):
         assert "[" not in repr(one).replace("array([1])", "")
         for name in names:

@@ -30,9 +30,8 @@ from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.client_values import client_values, opened, own_values
 from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
-from dpfl_cli.privacy.record_means import record_mean
+from dpfl_cli.privacy.record_bounds import joined_side, record_mean, solve_sensitivity, solved_mean
 from dpfl_cli.privacy.releases import ReleaseSpec
-from dpfl_cli.privacy.solves import joined_side, solve_sensitivity, solved_mean
 from tests.algorithms.federated import play
 from tests.models.test_softmax import make_settings
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from dpfl_cli.privacy.client_values import client_values, opened
-from dpfl_cli.privacy.record_means import record_mean
-from dpfl_cli.privacy.solves import joined_side, solve_sensitivity
+from dpfl_cli.privacy.record_bounds import joined_side, record_mean, solve_sensitivity
 from dpfl_cli.privacy.worst_cases import (
     claimed_sensitivities,
     moved_record,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dpfl_cli.algorithms.base import Round, State
-from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Plan
 

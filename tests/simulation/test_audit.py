@@ -11,7 +11,7 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.bounded import Bounded
-from dpfl_cli.privacy.cohorts import drawn, members_of
+from dpfl_cli.privacy.draws import drawn_cohort, members_of
 from dpfl_cli.privacy.gaussian import CentralGaussian
 from dpfl_cli.privacy.ledger import ReleaseLog
 from dpfl_cli.simulation import stack
@@ -101,11 +101,11 @@ def test_a_client_that_is_always_drawn_is_caught(monkeypatch):
     """Its releases are priced as if it took part in one round of fifty."""
 
     def with_the_first(streams, sampling, rounds):
-        cohort = drawn(streams, sampling, rounds)
+        cohort = drawn_cohort(streams, sampling, rounds)
         members_of(cohort)[:, 0] = 0
         return cohort
 
-    monkeypatch.setattr(stack, "drawn", with_the_first)
+    monkeypatch.setattr(stack, "drawn_cohort", with_the_first)
     found = audited(
         "algorithm=fedavg",
         "dp=cdp",

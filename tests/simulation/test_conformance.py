@@ -217,7 +217,7 @@ MODEL = """
 from dpfl_cli.config.component import component
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.privacy.client_values import opened
-from dpfl_cli.privacy.record_means import record_mean
+from dpfl_cli.privacy.record_bounds import record_mean
 
 
 @component("model", "faulty", revision=1, settings=LinearRegressionSettings)

@@ -22,9 +22,9 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.devices import host_numbers
 from dpfl_cli.data.streams import DeviceDraws, Draw, Streams, address_hash
 from dpfl_cli.models import client_side, curvature, single_layer
-from dpfl_cli.privacy import client_values, mechanism, solves
+from dpfl_cli.privacy import client_values, mechanism, record_bounds
 from dpfl_cli.simulation import stack
-from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
@@ -263,8 +263,11 @@ def test_settings_without_a_bound_give_nothing_but_nan_on_a_device(
 ) -> None:
     values, good = torch.ones(2, 1), torch.tensor([[True], [False]])
     with pytest.raises(PrivacyError, match="no bound"):
-        solves._demanded(values, good, "no bound")
-    assert solves._demanded(values.to("meta"), good.to("meta"), "no bound").device.type == "meta"
+        record_bounds._demanded(values, good, "no bound")
+    assert (
+        record_bounds._demanded(values.to("meta"), good.to("meta"), "no bound").device.type
+        == "meta"
+    )
 
 
 # Noise that a device draws itself; here by torch's generator of the CPU.

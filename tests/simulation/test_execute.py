@@ -27,8 +27,7 @@ from dpfl_cli.data import files as files_module
 from dpfl_cli.data.partitioners import Natural
 from dpfl_cli.simulation import execute as execute_module
 from dpfl_cli.simulation import grouping, run_plan
-from dpfl_cli.simulation.engine import run_members
-from dpfl_cli.simulation.execute import execute, execute_alone
+from dpfl_cli.simulation.execute import execute, execute_alone, run_members
 from dpfl_cli.simulation.grouping import stacks
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values

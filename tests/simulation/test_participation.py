@@ -18,10 +18,10 @@ from dpfl_cli.config.errors import ConfigError, DpflError, PrivacyError
 from dpfl_cli.config.identity import content_id, identity_of, stored_config
 from dpfl_cli.data.federation import Federation, Partition
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy import cohorts
+from dpfl_cli.privacy import draws
 from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.privacy.client_values import is_raw, opened, own_values
-from dpfl_cli.privacy.cohorts import Sampling, drawn, members_of
+from dpfl_cli.privacy.draws import Sampling, drawn_cohort, members_of
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.results import privacy_report
@@ -45,7 +45,7 @@ def plan_of(*words: str, method: str = "fedavg") -> Plan:
 def drawn_for(plan: Plan, number: int) -> list[int]:
     """The clients of a run's round."""
     assert plan.sampling is not None
-    members = members_of(drawn(Streams([plan.seed]), plan.sampling, np.array([number])))[0]
+    members = members_of(drawn_cohort(Streams([plan.seed]), plan.sampling, np.array([number])))[0]
     return members[members >= 0].tolist()
 
 
@@ -56,7 +56,7 @@ def drawn_for(plan: Plan, number: int) -> list[int]:
 @pytest.mark.parametrize("clients", [40, 1_000_000])
 def test_cohorts_follow_their_law(law: Any, clients: int) -> None:
     sampling, rounds = Sampling(law, 10, clients), np.arange(1, 2001)
-    members = members_of(drawn(Streams([0] * 2000), sampling, rounds))
+    members = members_of(drawn_cohort(Streams([0] * 2000), sampling, rounds))
     sizes = (members >= 0).sum(axis=1)
     assert members.shape == (2000, sampling.rows)
     assert sampling.rows <= 60
@@ -145,7 +145,7 @@ def test_alone_in_a_batch_and_resumed_bit_by_bit(law: str, method: str) -> None:
 
 
 def finish_members(members: list[Member]) -> list[Member]:
-    from dpfl_cli.simulation.engine import run_members
+    from dpfl_cli.simulation.execute import run_members
 
     return list(run_members(members))
 
@@ -203,7 +203,7 @@ def test_nothing_that_a_method_sees_tells_how_many_take_part(monkeypatch: Any) -
         with pytest.raises(PrivacyError, match="how many batches there are"):
             at.objective.epoch(at.streams, "batch", at.number, 1)
         with pytest.raises(PrivacyError, match="which nobody else draws"):
-            at.streams.generator(0, cohorts.STREAM, 1)
+            at.streams.generator(0, draws.STREAM, 1)
 
     monkeypatch.setattr(Stack, "_of_method", lambda _, compute: compute())  # refusals are caught
     before_rounds(monkeypatch, FedAvg, look)
@@ -221,11 +221,11 @@ def test_one_client_moves_a_release_by_its_bound_over_the_expected_size(monkeypa
         def given(
             streams: Streams, sampling: Sampling, rounds: np.ndarray, own: Any = member
         ) -> Any:
-            rows = np.full((1, sampling.rows), cohorts.NOBODY)
+            rows = np.full((1, sampling.rows), draws.NOBODY)
             rows[0, : len(own)] = own
-            return cohorts.Cohort(sampling, rounds, rows, maker=cohorts._MAKER)
+            return draws.Cohort(sampling, rounds, rows, maker=draws._MAKER)
 
-        monkeypatch.setattr("dpfl_cli.simulation.stack.drawn", given)
+        monkeypatch.setattr("dpfl_cli.simulation.stack.drawn_cohort", given)
         state = finish([plan])[plan.id].state
         assert state is not None
         found.append(state.server["model"])
@@ -375,7 +375,7 @@ def test_a_target_is_met_and_the_participation_said(law: str, price: str) -> Non
 def test_secret_cohorts_are_of_no_seed() -> None:
     plan = plan_of(*LAWS["poisson"], "dp.noise=secret", "participation.cohort=15")
     found = [
-        members_of(drawn(Stack([Member(plan)])._noise, plan.sampling, np.array([1])))  # type: ignore
+        members_of(drawn_cohort(Stack([Member(plan)])._noise, plan.sampling, np.array([1])))  # type: ignore
         for _ in range(2)
     ]
     assert (found[0] != found[1]).any()

@@ -30,8 +30,7 @@ from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.mechanism import Mechanism
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.privacy.views import against, coalitions, collusion
-from dpfl_cli.simulation.engine import run_members
-from dpfl_cli.simulation.execute import execute
+from dpfl_cli.simulation.execute import execute, run_members
 from dpfl_cli.simulation.member import DIGEST, Member
 from dpfl_cli.simulation.plan import load_components, make_plan
 from dpfl_cli.simulation.progress import Progress
@@ -234,7 +233,7 @@ def test_a_message_that_is_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_a_release_and_the_mechanism_offer() -> None:
     """Nothing else is there; whoever adds to it has to think of single messages here."""
     assert {name for name in vars(SharedGaussian) if not name.startswith("_")} == {
-        *("trusts", "whole_noise", "gap", "as_calibrated", "event"),
+        *("name", "trusts", "whole_noise", "gap", "as_calibrated", "event"),
     }
     asked = {name for name in dir(Mechanism) if not name.startswith("_")}
     declared = {

@@ -1,15 +1,19 @@
-"""What a plugin's method keeps outside of its state: in its file, a class, a cache, a closure or a
-function's defaults.
+"""What the code of a plugin's method may not do: keep values outside of its state, and open files
+of data.
 
-There it would stay from run to run, and no ledger of the later run pays for the earlier one's
-clients.
+In its file, a class, a cache, a closure or a function's defaults, values would stay from run to
+run, and no ledger of the later run pays for the earlier one's clients. What a method reads from a
+file itself has no mark.
 """
 
 import gc
+import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
 from types import CellType, GeneratorType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -33,6 +37,7 @@ _HOLDERS = (
     MethodType,
 )
 _OF_CLIENTS = (Unreleased, Bounded, Release, ClientSide, Round, State)
+_closed: tuple[str, ...] = ()
 
 
 def refuse_kept(method: type) -> None:
@@ -62,3 +67,36 @@ def _parts(value: Any, module: str) -> Iterable[Any]:
     # a wrapper of dpfl calls itself one of the module, and its globals are dpfl's
     elsewhere = getattr(value, "__globals__", None)
     return [part for part in gc.get_referents(value) if part is not elsewhere]
+
+
+@contextmanager
+def closed(paths: Sequence[Path]) -> Iterator[None]:
+    """Inside, Python refuses to open these files, and those in these folders.
+
+    Libraries that open files by themselves (HDF5's, torch's archives) are not seen.
+    """
+    global _closed
+    if paths:
+        _watch()
+    before, _closed = _closed, tuple(os.path.realpath(path) for path in paths)
+    try:
+        yield
+    finally:
+        _closed = before
+
+
+@cache
+def _watch() -> None:
+    sys.addaudithook(_refuse)
+
+
+def _refuse(event: str, details: tuple[Any, ...]) -> None:
+    if not _closed or event != "open" or not isinstance(details[0], str | bytes | os.PathLike):
+        return
+    path = os.path.realpath(os.fsdecode(details[0]))
+    inside = any(path == one or path.startswith(one + os.sep) for one in _closed)
+    if inside and not path.endswith((".py", ".pyc")):
+        raise PrivacyError(
+            f"{path}: opened by a method while it computes; what it needs of clients' data comes "
+            "from `at.objective`, which marks it"
+        )
