@@ -114,7 +114,6 @@ def seeds_of(task: str, scale: Scale) -> Sequence[int]:
 
 
 DECLARED = "three seeds, declared before any run at this size"
-TINY = {"rounds": 2, "algorithm.local_steps": 2}  # at smoke
 CLIPPED = (
     "Gradients are clipped record by record, as the paper's guarantee needs. On T3 and T4 the "
     "radius stays at its cap, and at an equal step size and clip norm the two methods are one but "

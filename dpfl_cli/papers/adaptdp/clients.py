@@ -15,7 +15,6 @@ from dpfl_cli.papers.adaptdp import (
     NOTES,
     ON_T1,
     PRODUCTS,
-    TINY,
     at_equal,
     losses,
     private,
@@ -52,7 +51,6 @@ def runs(scale: Scale) -> Runs:
         if labels["task"] != "T1":
             values = {"partitioner.clients": clients, "dataset.train_records": 1500 * clients}
             values["rounds"] = 30 if scale == "quick" else 100
-        values |= TINY if scale == "smoke" else {}
         yield private(labels, values, seeds=seeds_of(labels["task"], scale))
 
 

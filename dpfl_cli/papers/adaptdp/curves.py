@@ -12,7 +12,6 @@ from dpfl_cli.papers.adaptdp import (
     NOT_SAID,
     ON_T1,
     QUANTILES,
-    TINY,
     losses,
     private,
 )
@@ -137,8 +136,6 @@ TASKS = ("T1", "T3")
 def radii(scale: Scale) -> Runs:
     for task in TASKS:
         values = {"rounds": 100} if (scale, task) == ("quick", "T3") else {}
-        if scale == "smoke":
-            values = TINY
         quantiles = ["model.gradient_quantiles=true"]
         yield private({"task": task}, values, quantiles, method="AdaptDP", level=3)
 

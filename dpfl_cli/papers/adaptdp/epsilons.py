@@ -11,7 +11,6 @@ from dpfl_cli.papers.adaptdp import (
     LAST,
     NOT_SAID,
     TASKS,
-    TINY,
     at_chosen_apart,
     best_pairs,
     losses,
@@ -52,21 +51,16 @@ GRIDS = {  # step sizes, clip norms
 
 
 def runs(scale: Scale) -> Runs:
-    smoke = scale == "smoke"
-    for task, full in GRIDS.items():
+    for task, (steps, caps) in GRIDS.items():
         fewer = {"rounds": 5} if (scale, task) == ("quick", "T2") else {}
-        targets, pairs, values = (
-            (("e8",), ((0.1,), (0.5,)), TINY) if smoke else (TARGETS, full, fewer)
-        )
-        steps, caps = pairs
-        for labels in grid(task=task, target=targets, method=METHODS, eta=steps, cap=caps):
+        for labels in grid(task=task, target=TARGETS, method=METHODS, eta=steps, cap=caps):
             overrides = [
                 f"+experiment=adaptdp/{TASKS[task]}",
                 f"dp.epsilon={TARGETS[labels['target']]}",
                 *METHODS[labels["method"]],
             ]
             chosen = {"algorithm.local_lr": labels["eta"], "algorithm.clip_norm": labels["cap"]}
-            yield Run(labels, overrides, chosen | values)
+            yield Run(labels, overrides, chosen | fewer)
 
 
 @claim("ours", "holds", invariant=True)

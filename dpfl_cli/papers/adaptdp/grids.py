@@ -19,7 +19,6 @@ from dpfl_cli.papers.adaptdp import (
     METHODS,
     NOTES,
     ON_T1,
-    TINY,
     TRAINED,
     at_chosen_apart,
     at_equal,
@@ -64,9 +63,7 @@ def runs(scale: Scale) -> Runs:
     for task, steps in STEPS.items():
         values = {} if task == "T1" else {"rounds": 100}
         pairs = {"eta": steps, "cap": CAPS[task]}
-        if scale == "smoke":
-            values, pairs = TINY, {"eta": (0.1, 0.3), "cap": (0.5, 0.05)}
-        elif scale == "quick" and task != "T1":
+        if scale == "quick" and task != "T1":
             values = {"rounds": ROUNDS[task]}
         seeds = seeds_of(task, scale)
         levels = LEVELS if task == "T1" or scale == "paper" else (3,)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import log, sqrt
 
 from dpfl_cli.config.component import lookup
-from dpfl_cli.papers.dynamic import IJCNN1, OURS, SMALL, after_rounds, least, optimality
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, after_rounds, least, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -206,11 +206,10 @@ SCHEDULES = ("dynamic", "static", "slow", "fast", "stacked")
 
 
 def of_schedules(scale: Scale) -> Runs:
-    small = SMALL if scale == "smoke" else {}
-    for labels in grid(T=(1000,) if small else (1000, 3000, 8000), schedule=SCHEDULES):
+    for labels in grid(T=(1000, 3000, 8000), schedule=SCHEDULES):
         static = ["algorithm.schedule=static"] if labels["schedule"] == "static" else []
         pace = {} if static else {"algorithm.strong_convexity": CONVEXITY[labels["schedule"]]}
-        values = {"rounds": labels["T"], "algorithm.step": 0.25, **pace, **small}
+        values = {"rounds": labels["T"], "algorithm.step": 0.25, **pace}
         yield Run(labels, [IJCNN1, "algorithm=primal_dual", *static], values)
 
 

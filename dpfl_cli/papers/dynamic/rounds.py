@@ -5,7 +5,7 @@ from functools import partial
 from itertools import pairwise, permutations
 from typing import Any
 
-from dpfl_cli.papers.dynamic import IJCNN1, OURS, PRINTED, SMALL, after_rounds, least, optimality
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, PRINTED, after_rounds, least, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
@@ -34,7 +34,6 @@ from dpfl_cli.reproduction.api import (
 )
 
 ROUNDS = {
-    "smoke": (1000,),
     "quick": (1000, 2000, 3000, 5000, 8000),
     "paper": (1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000),
 }
@@ -65,12 +64,11 @@ def _step(method: str, step: float, local_steps: int) -> dict[str, float]:
 
 
 def runs(scale: Scale) -> Runs:
-    small = SMALL if scale == "smoke" else {}
     local_steps = 5 if scale == "paper" else 2
 
     def run(labels: Where, start: str, step: float, local_steps: int) -> Run:
         method = labels["method"]
-        values = {"rounds": labels["T"], **_step(method, step, local_steps), **small}
+        values = {"rounds": labels["T"], **_step(method, step, local_steps)}
         return Run(labels, [IJCNN1, start, *METHODS[method]], values)
 
     for labels in grid(tuned="fixed", split=ORDERS, T=ROUNDS[scale], method=METHODS):

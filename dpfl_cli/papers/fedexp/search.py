@@ -48,16 +48,12 @@ CLIP_NORMS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 def runs(scale: Scale) -> Runs:
-    small = scale == "smoke"
-    values = {"rounds": 3, "dataset.clients": 100} if small else {}
-    steps, clip_norms = ((0.001, 0.003), (0.3, 3.0)) if small else (SYNTHETIC_STEPS, CLIP_NORMS)
-    for labels in grid(
-        dataset="synthetic", dp=TRUSTS, method=METHODS, local_lr=steps, clip_norm=clip_norms
-    ):
+    pairs = {"local_lr": SYNTHETIC_STEPS, "clip_norm": CLIP_NORMS}
+    for labels in grid(dataset="synthetic", dp=TRUSTS, method=METHODS, **pairs):
         overrides = (f"dp={labels['dp']}", *METHODS[labels["method"]])
-        yield on_synthetic(labels, overrides, labels["local_lr"], labels["clip_norm"], values)
+        yield on_synthetic(labels, overrides, labels["local_lr"], labels["clip_norm"])
     if scale == "paper":
-        pairs = {"local_lr": MNIST_STEPS, "clip_norm": CLIP_NORMS}
+        pairs["local_lr"] = MNIST_STEPS
         for labels in grid(dataset="MNIST", dp=TRUSTS, method=METHODS, **pairs):
             pair = (labels["local_lr"], labels["clip_norm"])
             yield on_mnist(labels, pair, {})
@@ -246,7 +242,7 @@ table2 = Artifact(
     ],
     search=Search(
         where={"dataset": "MNIST"},
-        reduced=lambda run: SMALLER["quick"],
+        reduced=lambda run: SMALLER,
         note="25 of 50 rounds and 12 of 60 images a client, 2000 test images",
         keep=2,
         whole=[{"dataset": "MNIST", "dp": "ldp", "method": method} for method in COMPARED],

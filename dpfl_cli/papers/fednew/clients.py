@@ -21,10 +21,8 @@ from dpfl_cli.papers.fednew._claims import (
 from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._conclusions import outperforms
 from dpfl_cli.papers.fednew._search import (
-    FEW_ADULTS,
     FIRST_ORDER,
     OF_DIFFERING,
-    PIXELS,
     SERVER_STEPS,
     SMALL,
     SMALL_FEMNIST,
@@ -91,7 +89,6 @@ def on_images(
         f"Table {number}",
         methods,
         {
-            "smoke": dealt(preset, [fewest], PIXELS),
             "quick": dealt(preset, [fewest, 100], quick),
             "paper": dealt(preset, many, paper),
         },
@@ -166,7 +163,6 @@ table5 = compared(
     "Table 5",
     ONE,
     {
-        "smoke": dealt(BY_CLASS, [47], {"dataset.train_records": 470, "dataset.test_records": 94}),
         "quick": dealt(BY_CLASS, (47, 200), SMALL_FEMNIST),
         "paper": dealt(BY_CLASS, (47, 500, 1000), {}),
     },
@@ -250,7 +246,6 @@ table8 = compared(
     "Table 8",
     BOTH,
     {
-        "smoke": dealt("adult", [10], FEW_ADULTS),
         "quick": dealt("adult", (10, 100, 500), {}),
         "paper": dealt("adult", (10, 100, 250, 500), {}),
     },

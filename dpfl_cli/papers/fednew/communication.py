@@ -45,8 +45,7 @@ SENDERS: Mapping[str, Methods] = {
 
 def table3_runs(scale: Scale) -> Runs:
     few = {"rounds": ROUNDS, "dataset.clients": 5, "dataset.records_per_client": 20}
-    sizes = ("adult", "narrow") if scale == "smoke" else LAYERS
-    for labels in grid(level=SENDERS, size=sizes, method=METHODS):
+    for labels in grid(level=SENDERS, size=LAYERS, method=METHODS):
         algorithm, own = SENDERS[labels["level"]][labels["method"]]
         features, classes = LAYERS[labels["size"]]
         data = {"dataset.dimension": features, "dataset.classes": classes}
@@ -148,7 +147,6 @@ table3 = Artifact(
     sizes=sized(
         Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each", full=True),
         Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each"),
-        smoke=Size(1, 0.1, "5 clients with 16 synthetic records each; no wide layer", full=True),
     ),
     runs=table3_runs,
     measures={

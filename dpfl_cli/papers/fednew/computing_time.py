@@ -43,7 +43,6 @@ ROUNDS = (1, *range(5, 75, 5))
 METHODS = ("FN", "FN_FC", "FGD", "Scaf")
 BEST = {"best": True}
 TASKS = frozenset(task for data in NARROW.values() for task in data)
-FEW = {"rounds": 5, "evaluation.final_window": 2}
 
 
 def named(point: Mapping[str, float]) -> str:
@@ -54,9 +53,7 @@ def runs(scale: Scale) -> Runs:
     """Every point of a search, alone on the machine; `point` is all that a method tunes."""
     tasks = NARROW[scale].items()
     for method, (task, (preset, values)), eps in product(METHODS, tasks, OF_CURVES[scale]):
-        clients = 10 if task == "tiny" else 50
-        few = FEW if scale == "smoke" else {}
-        own = {**values, "partitioner.clients": clients, **few}
+        own = {**values, "partitioner.clients": 50}
         # not as many as elsewhere: all would be timed anew
         for point in search(method, scale, preset, between=(), triples=()):
             labels = {"task": task, "method": method, "eps": eps, "point": named(point)}

@@ -11,7 +11,6 @@ from dpfl_cli.papers.fednew._search import (
     DAMPINGS,
     FEW_LOSSES,
     PENALTIES,
-    PIXELS,
     SMALL,
     Values,
     settings,
@@ -51,7 +50,6 @@ OWN = {
     "evaluation.final_window": 5,  # nothing is chosen by it here
 }
 SMALLER: Mapping[str, Values] = {
-    "smoke": {**PIXELS, "rounds": 10},
     "quick": SMALL,
     "paper": {"evaluation.rounds": [*ROUNDS]},
 }
@@ -125,11 +123,9 @@ def pairs_of(
     """A table of the best pairs of damping and penalty."""
 
     def runs(scale: Scale) -> Runs:
-        """Every damping with every penalty, a few of them at smoke."""
-        counts = {"smoke": clients[:1], "quick": (clients[0], 100), "paper": clients}[scale]
-        smoke = scale == "smoke"
-        pairs = ((0.1, 1.0), (1.0, 10.0)) if smoke else (DAMPINGS, PENALTIES)
-        for labels in grid(clients=counts, alpha=pairs[0], rho=pairs[1]):
+        """Every damping with every penalty."""
+        counts = clients if scale == "paper" else (clients[0], 100)
+        for labels in grid(clients=counts, alpha=DAMPINGS, rho=PENALTIES):
             overrides = [f"+experiment=fednew/{preset}", "algorithm=fednew_record"]
             yield Run(labels, overrides, {**OWN, **SMALLER[scale], **settings(labels)})
 

@@ -231,7 +231,7 @@ fig6 = at_user_level(
     (1.6, 58),
     part="3 of 4 epsilons",
     keep=KEPT_OF_LONG,
-    epsilons={"smoke": (1.0,), "quick": (1.0, 10.0), "paper": (1.0, 3.0, 10.0)},
+    epsilons={"quick": (1.0, 10.0), "paper": (1.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
     "Fashion-MNIST stand in)",
     shows="The clients of fig2, where now a whole client is protected. DP-FedNew-FC (EMNIST) and "

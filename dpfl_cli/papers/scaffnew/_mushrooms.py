@@ -28,7 +28,6 @@ from dpfl_cli.reproduction.api import (
 
 DIVISORS = tuple(number for number in range(1, 481) if 480 % number == 0)
 STEPS = {
-    "smoke": (1, 4, 20),
     "quick": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 60),
     "paper": DIVISORS,
 }

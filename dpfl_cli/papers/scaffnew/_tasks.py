@@ -48,11 +48,6 @@ WRONG_IF_CONSTANT = {"messidor": 45.0}  # test error (%) of who always answers t
 LR = {"cifar10": 0.05, "femnist": 0.1, "reddit": 5.0, "ixi": 0.5, "messidor": 0.05}  # small sizes
 PAPER_LR = {**LR, "messidor": 0.3}
 
-TINY_VOLUMES = (
-    "dataset.shape=[8,8,8]",
-    "dataset.train_records=[2,2,2]",
-    "dataset.test_records=[1,1,1]",
-)
 QUICK_TASKS = {
     "cifar10": (
         "model=cnn_cifar_small",
@@ -107,41 +102,6 @@ SMALL = {  # networks and data: all sizes are small
             "dataset.lesion_size=3.5",  # 224 / 64
             "model.train_loss_records=20",
             "algorithm.batch_size=4",
-        ),
-    },
-    "smoke": {
-        "cifar10": (
-            "model=cnn_cifar_small",
-            "model.channels=[2,2]",
-            "dataset.test_records=20",
-            "model.train_loss_records=4",
-            "algorithm.batch_size=2",
-        ),
-        "femnist": (
-            "model.channels=[2,2]",
-            "model.hidden=null",
-            "dataset.train_records=500",
-            "dataset.test_records=4",
-            "model.train_loss_records=4",
-            "algorithm.batch_size=2",
-        ),
-        "reddit": (
-            "model.embedding=8",
-            "model.hidden=8",
-            "dataset.vocabulary=200",
-            "dataset.train_records=20",
-            "dataset.test_records=4",
-            "model.train_loss_records=4",
-            "algorithm.batch_size=2",
-        ),
-        "ixi": (*TINY_VOLUMES, "model.channels=4", "algorithm.batch_size=1"),
-        "messidor": (
-            "model=vgg11_small",
-            "dataset.side=32",
-            "model.width=4",
-            "dataset.train_records=4",
-            "dataset.test_records=4",
-            "algorithm.batch_size=2",
         ),
     },
 }

@@ -236,7 +236,7 @@ fig5 = Artifact(
     "says nothing about privacy.",
     source="Figure 5; v is ours",
     sizes=sizes(7, 86),
-    runs=lambda scale: over_steps(scale, TASKS, TARGETS[scale], sum(CLIP_NORMS.values(), ())),
+    runs=lambda scale: over_steps(scale, TASKS, TARGETS, sum(CLIP_NORMS.values(), ())),
     measures={
         "error": MEASURES["error"],
         "honest": MEASURES["honest"],
@@ -310,7 +310,6 @@ fig5 = Artifact(
                 panels="method",
                 y_title="best local steps",
                 spread=f"{group}_spread",
-                spread_floor=0,
                 fits=dict(FITS.values()),
                 title=f"as the paper has it: means over the data and epsilons of {title}\n"
                 "with one standard deviation over these, and lines fitted to the means",
@@ -324,7 +323,6 @@ fig5 = Artifact(
             series="method",
             panels="task",
             log="x",
-            spread_floor=0,
             title="of every data set, one standard deviation over seeds",
         ),
     ],

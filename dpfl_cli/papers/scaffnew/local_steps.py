@@ -56,13 +56,11 @@ from dpfl_cli.reproduction.api import (
 # few where there are few iterations
 STEPS = {"ixi": (1, 5, 20), "messidor": (1, 5, 20)}
 PAPER_STEPS = {"cifar10": (1, 5, 20, 50, 125, 250, 500), "messidor": (1, 5, 25, 100, 500)}
-TARGETS = dict.fromkeys(("quick", "paper"), (*OF_NETWORKS, NONE)) | {"smoke": (3.3, NONE)}
+TARGETS = (*OF_NETWORKS, NONE)
 
 
 def tried(scale: Scale, task: str) -> tuple[int, ...]:
     """The numbers of local steps that are tried; the last is T, one communication in all."""
-    if scale == "smoke":
-        return (1, 2)
     usual = STEPS.get(task, (1, 5, 15, 30, 60, 120))
     return PAPER_STEPS.get(task, usual) if scale == "paper" else usual
 
@@ -280,7 +278,7 @@ def _figure(
         "really spent by it stands beside and says nothing about privacy.",
         source=f"Figure {number}; v is ours",
         sizes=sizes(*minutes, *own),
-        runs=lambda scale: over_steps(scale, tasks, TARGETS[scale], clip_norms),
+        runs=lambda scale: over_steps(scale, tasks, TARGETS, clip_norms),
         runs_of="" if own else "scaffnew/fig5",
         measures=MEASURES,
         best=[LOWEST],

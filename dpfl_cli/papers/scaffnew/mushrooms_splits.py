@@ -29,11 +29,10 @@ UNEQUAL = ("label100", "file25")  # where clients differ
 
 
 def runs(scale: Scale) -> Runs:
-    small = {"dataset.records": 500, "rounds": 60} if scale == "smoke" else {}
-    targets = (0.5, 3.3, NONE) if scale == "smoke" else (*EPSILONS, NONE)
+    targets = (*EPSILONS, NONE)
     for labels in grid(problem=PROBLEMS, tau=ALL_STEPS[scale], method=METHODS, eps=targets):
         problem = PROBLEMS[labels["problem"]]
-        yield on_mushrooms(labels, {**problem, "evaluation.every": 120, **small})
+        yield on_mushrooms(labels, {**problem, "evaluation.every": 120})
 
 
 fig12_splits = Artifact(

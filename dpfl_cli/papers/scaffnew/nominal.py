@@ -33,8 +33,7 @@ WIDE = (0.5, 3.3, 33.0, 330.0, 3300.0)  # nominal epsilons
 
 
 def runs(scale: Scale) -> Runs:
-    wide = WIDE[-1:] if scale == "smoke" else WIDE
-    return over_steps(scale, ("cifar10", "ixi"), [*wide, NONE], [50.0])
+    return over_steps(scale, ("cifar10", "ixi"), [*WIDE, NONE], [50.0])
 
 
 def _enough(rows: Rows) -> float:
