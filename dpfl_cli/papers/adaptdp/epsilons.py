@@ -1,17 +1,16 @@
 """Ours: the same comparison at epsilons that mean something."""
 
-from functools import partial
 from itertools import product
 
 from dpfl_cli.papers.adaptdp import (
     APART,
     BOTH,
+    BY_OTHERS,
     CHOSEN_BY,
     DECLARED,
     LAST,
     NOT_SAID,
     TASKS,
-    at_chosen_apart,
     best_pairs,
     losses,
 )
@@ -78,9 +77,7 @@ T1 = Claim(
     every(below, "objective", "method", task="T1", target=TARGETS, method=BOTH, **BEST),
     note="half of the budget goes to the radius, whose offset keeps it at or near its cap under "
     "this much noise",
-    readings={
-        APART: at_chosen_apart(below, "objective", *GRIDS["T1"], task="T1", target=TARGETS),
-    },
+    readings={APART: BY_OTHERS},
 )
 
 
@@ -105,11 +102,7 @@ T2 = Claim(
     "adaptive clip norm ends at half of it; at scale=quick the best pairs are the largest of the "
     "grid, after so few rounds: the cap that is best clips nearly nothing, and the adaptive clip "
     "norm is below it",
-    readings={
-        APART: at_chosen_apart(
-            partial(level, within=0.01), "loss", *GRIDS["T2"], task="T2", target=TARGETS
-        ),
-    },
+    readings={APART: BY_OTHERS},
 )
 
 

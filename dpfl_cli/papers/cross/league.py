@@ -8,7 +8,6 @@ from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
     Claim,
-    Comparisons,
     Derived,
     Figure,
     Metric,
@@ -19,10 +18,11 @@ from dpfl_cli.reproduction.api import (
     Search,
     Size,
     Table,
+    Where,
     above,
-    each_seed,
     every,
     grid,
+    shape,
     sized,
 )
 
@@ -145,13 +145,11 @@ def _ahead(
 
 
 def _one_for_all(under: str) -> Claim:
-    def judge(rows: Rows) -> Comparisons:
-        cells = list(grid(task=TASKS, eps=EPSILONS, under=under, **CHOSEN))
-        first = (
-            {one.best("accuracy", "method", **cell) for cell in cells} for one in rows.by_seed()
-        )
-        yield each_seed((len(found) == 1 for found in first), "one method is always the first")
+    def test(one: Rows, cell: Where) -> bool:
+        cells = grid(task=TASKS, eps=EPSILONS, **cell, **CHOSEN)
+        return len({one.best("accuracy", "method", **every_one) for every_one in cells}) == 1
 
+    judge = shape("one method is always the first", test, under=under)
     return Claim("one_for_all", "one method is the first in every cell", "ours", judge)
 
 

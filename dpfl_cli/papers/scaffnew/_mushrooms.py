@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, ascends, shape
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, ascends
 from dpfl_cli.reproduction.api import (
     Best,
     Claim,
@@ -24,6 +24,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     every,
     exact,
+    shape,
 )
 
 DIVISORS = tuple(number for number in range(1, 481) if 480 % number == 0)

@@ -4,20 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import nan
 from statistics import correlation
-from typing import Any
 
 from dpfl_cli.papers.scaffnew import WORDS
 from dpfl_cli.reproduction.api import (
-    Comparisons,
-    Judge,
     Rows,
     Run,
-    Sample,
     Scale,
     Where,
-    best_by_others,
-    each_seed,
-    grid,
 )
 
 METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_scheduled"}
@@ -134,28 +127,6 @@ def targets_of(rows: Rows) -> list[float]:
 
 def in_words(cell: Where) -> str:
     return ", ".join(f"{name}={value}" for name, value in cell.items())
-
-
-def lowest_by_others(rows: Rows, **cell: Any) -> Sample:
-    """The error at the best number of local steps, which for every seed the others choose."""
-    text = f"best error by the other seeds ({in_words(cell)})"
-    return best_by_others(rows.along("error", **cell), text)
-
-
-Test = Callable[[Rows, Where], bool | str]  # as `each_seed` takes them
-
-
-def shape(text: str, test: Test, **labels: Any) -> Judge:
-    """A statement of shape about every cell of a grid, tested on the rows of every seed; a reading
-    may give it other values of labels.
-    """
-
-    def judge(rows: Rows, **other: Any) -> Comparisons:
-        for cell in grid(**labels | other):
-            truths = (test(one, cell) for one in rows.by_seed())
-            yield each_seed(truths, f"{text} ({in_words(cell)})")
-
-    return judge
 
 
 def ascends(values: Iterable[float]) -> bool:

@@ -13,7 +13,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     WRONG_IF_CONSTANT,
     notes_of,
     on_task,
-    shape,
 )
 from dpfl_cli.papers.scaffnew.local_steps import ERROR, LOWEST, TARGETS, inside, tried
 from dpfl_cli.reproduction.api import (
@@ -40,6 +39,7 @@ from dpfl_cli.reproduction.api import (
     best_by_others,
     each_seed,
     grid,
+    shape,
     sized,
 )
 

@@ -18,7 +18,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     ascends,
     fit_over_clip_norms,
     r_squared,
-    shape,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -43,6 +42,7 @@ from dpfl_cli.reproduction.api import (
     falling,
     grid,
     level,
+    shape,
     sized,
 )
 
