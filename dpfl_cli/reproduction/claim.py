@@ -1,7 +1,7 @@
 """Claims: what the paper says, or we of it, as functions on the rows."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -104,8 +104,8 @@ def every(
       compare: of a cell's number, or of those of several measures one after another; `above`, say.
       versus: a label; numbers that differ in it alone are compared with each other. Or the labels
         in which they differ, those of one number after another.
-      given: labels, each a value or several (`...`: all that occur with those before it; a range:
-        those of them in it), and options of `compare`.
+      given: labels, each a value or several (`...`: all that occur with those before it; a range
+        or a set: those of them in it), and options of `compare`.
     """
 
     def judge(rows: Rows, **other: Any) -> Comparisons:
@@ -148,13 +148,15 @@ def shape(text: str, test: Test, /, **given: Any) -> Judge:
 
 
 def _asked(rows: Rows, given: Where) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Labels, `...` and ranges as the values that occur with those before; and what is no label."""
+    """Labels, `...`, ranges and sets as the values that occur with those before; and what is no
+    label.
+    """
     cells, options = dict[str, Any](), dict[str, Any]()
     for name, value in given.items():
         if name not in (*rows.labels, *PSEUDO):
             options[name] = value
         else:
-            within = {name: value} if isinstance(value, between) else {}
+            within = {name: value} if isinstance(value, between | Set) else {}
             occurring = value is ... or within
             cells[name] = rows.where(**cells, **within).choices(name) if occurring else value
     return cells, options

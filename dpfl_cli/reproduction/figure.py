@@ -212,15 +212,13 @@ class _Drawing:
         where = {MEASURE: measure, **{name: [*many, ""] for name, many in several.items()}}
         found = matching(self.rows, where, self.labels)
         found = found[np.isfinite(found["value"])]
-        colours = {"": GREY} | {name: look.colour for name, look in self.names.items()}
-        own = found[self.spec.series].map(colours) if self.spec.series else GREY
-        found = found.assign(value=found["value"].map("{:.6g}".format).astype(float), colour=own)
-        places = found[["value", "colour"]].dropna().drop_duplicates()
-        alone = places["value"].nunique() == 1
+        values = found["value"].map("{:.6g}".format).astype(float)
+        places = dict(zip(values, found[self.column], strict=True))  # -> whose it is
         line: Any = {"linewidth": 1.2, "linestyle": ":"}
-        for place, colour in places.itertuples(index=False):
-            axis.axvline(place, color=GREY if alone else colour, **line)
-        if len(places):  # the legend names all of them once
+        for place, name in places.items():
+            look = self.names.get(name) if len(places) > 1 else None
+            axis.axvline(place, color=look.colour if look else GREY, **line)
+        if places:  # the legend names all of them once
             axis.plot([], [], color=GREY, label=title, **line)
 
     def _bars(self, axis: Axes, inside: pd.DataFrame) -> None:

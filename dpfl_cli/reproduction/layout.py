@@ -91,7 +91,7 @@ def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
         named = zip(spec.columns, key, strict=True)
         title = ", ".join(heading(artifact, name, value) for name, value in named)
         title = title or " / ".join(artifact.title_of(measure) for measure in spec.cells)
-        header += [title, "paper", "difference"] if key in printed else [title]
+        header += [title, "paper"] if key in printed else [title]
     lines = []
     for start in down:
         line = [artifact.title_of(value) if value != "" else DASH for value in start]
@@ -101,7 +101,7 @@ def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
             ours = [_ours(artifact, cell, cell[MEASURE] in signed) for cell in cells]
             line.append(", ".join(ours) or DASH)
             if key in printed:
-                line += [_paper(artifact, cells), _difference(artifact, cells)]
+                line.append(_paper(artifact, cells))
         lines.append(line)
     return markdown(header, lines)
 
@@ -192,16 +192,6 @@ def _paper(artifact: Artifact, cells: Sequence[TableCell]) -> str:
     ]
     notes = dict.fromkeys(cell["paper_note"] for cell in known if cell["paper_note"])
     return (", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")) or DASH
-
-
-def _difference(artifact: Artifact, cells: Sequence[TableCell]) -> str:
-    known = [one for one in cells if _is_printed(one) and math.isfinite(one["value"])]
-    if not known:
-        return DASH
-    if len(known) > 1 or known[0][MEASURE].startswith("best."):
-        return "same" if all(cell["value"] == cell["paper"] for cell in known) else "differs"
-    gap = known[0]["value"] - known[0]["paper"]
-    return ("+" if gap > 0 else "") + number_text(artifact, known[0][MEASURE], gap)
 
 
 def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
