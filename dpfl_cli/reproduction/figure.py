@@ -56,7 +56,7 @@ def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
     parts = canvas.subfigures(len(drawn), height_ratios=heights, squeeze=False)
     for one, part in zip(drawn, parts.flat, strict=True):
-        legend(part, one.fill(part), one.size[0], always=one.spec.kind == "bars")
+        legend(part, one.fill(part), one.size[0])
         if one.spec.title:
             part.suptitle(one.spec.title, fontsize=9)
     canvas.suptitle(_title(artifact, scale, drawn, int(LETTERS * width)), fontsize=10)

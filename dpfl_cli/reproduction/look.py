@@ -59,7 +59,7 @@ STYLE: Any = {
     "figure.dpi": 160,
 }
 GREY = "#666666"  # of vertical lines that belong to no series
-PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
+PAPER, DIVERGED = "paper", "diverged"  # legend entries
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
 NARROW, USUAL = 2.0, 3.3  # inches of a panel, at least and at most
 WIDEST = 12.5  # inches of a figure, 2000 pixels: more cannot be read at the width of a page
@@ -170,15 +170,12 @@ def entries_of(axes: Any) -> dict[str, Any]:
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    for last in (PAPER, DIVERGED):
-        if last in entries:
-            entries[last] = entries.pop(last)
     return entries
 
 
-def legend(canvas: Any, entries: Mapping[str, Any], width: float, always: bool) -> None:
-    """One legend of all panels, below them; of a single entry only where it is asked for."""
-    if entries and (len(entries) > 1 or always):
+def legend(canvas: Any, entries: Mapping[str, Any], width: float) -> None:
+    """One legend of all panels, below them."""
+    if entries:
         longest = max(len(label) for label in entries)
         columns = max(1, min(len(entries), int(width * 14 / (longest + 7))))
         canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)

@@ -76,9 +76,9 @@ def titles(canvas: Canvas) -> list[str]:
 
 @pytest.mark.parametrize(("number", "down", "across"), [(4, 2, 4), (6, 2, 6), (7, 4, 4), (9, 4, 5)])
 def test_a_row_of_panels_goes_on_where_it_is_too_wide(number: int, down: int, across: int) -> None:
-    """Where they need not be too narrow for that, it is one line of them; each has one axis title."""
-    epsilons = range(1, number + 1)
     """It is one line of them where these need not be too narrow; each line has one axis title."""
+    epsilons = range(1, number + 1)
+    cells = [(cell, (1.0, 2.0)) for cell in grid(task=("a", "b"), eps=epsilons, T=(1, 2))]
     spec = Figure("lines", "T", "accuracy", panels=["task", "eps"])
     canvas = drawn(spec, {"accuracy": ACCURACY}, cells)
     row = [*(f"eps {eps}" for eps in epsilons), *[""] * (down * across // 2 - number)]
