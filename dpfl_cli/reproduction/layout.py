@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
-from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
+from dpfl_cli.reproduction.reduce import edges_text
 from dpfl_cli.reproduction.rows import LabelValues, Rows, in_order, matching, records
 from dpfl_cli.reproduction.search import search_section
 from dpfl_cli.reproduction.templating import table_row, template
@@ -196,16 +196,13 @@ def _paper(artifact: Artifact, cells: Sequence[TableCell]) -> str:
 
 def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
     """Every cell that has a paper's number: the difference, or from a factor of 10 on the ratio;
-    in standard errors, ours alone where the paper prints no spread.
+    and in standard errors.
     """
-    lines, found = [], beside(artifact, rows)
-    printed = found["paper_std"].notna().any()
-    for cell in records(found):
+    lines = []
+    for cell in records(beside(artifact, rows)):
         values = (cell[name] for name in (*labels, RANK, ROUND) if cell[name] != "")
         which = ", ".join(artifact.title_of(value) for value in values)
         errors = f"{cell['errors']:+.1f}" if math.isfinite(cell["errors"]) else DASH
-        if printed and errors != DASH and math.isnan(cell["paper_std"]):
-            errors += " (ours alone)"
         measure = cell[MEASURE]
         ours, paper = (number_text(artifact, measure, cell[name]) for name in ("value", "paper"))
         share = cell["difference"] / abs(cell["paper"]) if cell["paper"] else math.nan
@@ -213,13 +210,7 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
         far = cell["ratio"] >= FAR or cell["ratio"] <= 1 / FAR
         relative = f"x {cell['ratio']:.2g}" if far else relative
         lines.append([which, artifact.title_of(measure), ours, paper, relative, errors])
-    columns = ["cell", "measure", "ours", "paper", "difference"]
-    if found["errors"].isna().all():
-        return markdown(columns, [line[:-1] for line in lines])
-    runs = artifact.paper_runs
-    over = f"over {runs} runs" if runs else "as it is, for it does not say over how many runs"
-    theirs = f"the paper's spread {over}" if printed else "ours alone: the paper prints no spread"
-    return markdown([*columns, f"in standard errors ({theirs})"], lines)
+    return markdown(["cell", "measure", "ours", "paper", "difference", "in standard errors"], lines)
 
 
 def _intervals(one: Verdict) -> str:

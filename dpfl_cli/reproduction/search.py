@@ -15,10 +15,9 @@ import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Scale
-from dpfl_cli.reproduction.choose import chosen
 from dpfl_cli.reproduction.grid import Cell, cells, labelled, runs_of
 from dpfl_cli.reproduction.measure import MEASURE, Best, Where
-from dpfl_cli.reproduction.reduce import measured
+from dpfl_cli.reproduction.reduce import chosen, measured
 from dpfl_cli.reproduction.rows import LabelValues, matching, places
 from dpfl_cli.reproduction.tables import label_of
 from dpfl_cli.reproduction.templating import template
