@@ -358,7 +358,7 @@ FAULTS = [
     ),
     Fault(
         "the best cell is the highest where lower is better",
-        "reproduction/choose.py",
+        "reproduction/reduce.py",
         'lower = measure.better == "lower"',
         "lower = False",
         "reproduction/test_reproduce.py::test_rows_are_what_the_runs_say",
@@ -379,7 +379,7 @@ FAULTS = [
     ),
     Fault(
         "the largest value of a grid is no edge",
-        "reproduction/choose.py",
+        "reproduction/reduce.py",
         "max(values): high",
         'max(values): ""',
         "reproduction/test_search.py",

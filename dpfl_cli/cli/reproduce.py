@@ -177,7 +177,7 @@ def _finished(artifact: "Artifact", scale: "Scale", store: "RunStore") -> bool:
 
 def _order(artifact: "Artifact", scale: "Scale") -> tuple[bool, float]:
     """The shortest first; last what is run anew every time, for its times."""
-    exclusive = any(run.exclusive for run in artifact.runs(scale))
+    exclusive = any(run.exclusive for run in artifact.declared(scale))
     return exclusive, artifact.size(scale).minutes * artifact.trains
 
 

@@ -13,7 +13,7 @@ from dpfl_cli.reproduction.artifact import (
     sized,
     untrained,
 )
-from dpfl_cli.reproduction.claim import Claim, Compare, Judge, Prior, claim, every
+from dpfl_cli.reproduction.claim import Claim, Compare, Judge, Prior, Test, claim, every, shape
 from dpfl_cli.reproduction.comparison import (
     Comparison,
     Comparisons,
@@ -41,6 +41,7 @@ from dpfl_cli.reproduction.measure import (
 )
 from dpfl_cli.reproduction.paper_numbers import printed
 from dpfl_cli.reproduction.rows import (
+    OTHERS,
     Missing,
     Rows,
     between,
@@ -48,6 +49,7 @@ from dpfl_cli.reproduction.rows import (
 )
 
 __all__ = [
+    "OTHERS",
     "Artifact",
     "Best",
     "Claim",
@@ -72,6 +74,7 @@ __all__ = [
     "Search",
     "Size",
     "Table",
+    "Test",
     "Where",
     "above",
     "below",
@@ -89,6 +92,7 @@ __all__ = [
     "near_paper",
     "printed",
     "ratio",
+    "shape",
     "sized",
     "untrained",
 ]

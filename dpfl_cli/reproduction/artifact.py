@@ -10,7 +10,6 @@ name like any other Hydra override: "+experiment=fedexp/mnist".
 """
 
 import inspect
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -130,6 +129,7 @@ class Search:
     finalists: bool = False
 
 
+# few runs of scale=quick, made small: no artifact declares them (see `grid.runs_of`)
 TRIAL = Size(1, 0.3, "a trial: few and small runs, to see that it works")
 
 
@@ -176,15 +176,13 @@ class Figure:
     Attributes:
       log: axes that are logarithmic: "x", "y", "colour".
       spread: bands or error bars of one standard deviation over seeds, or of what the measure of
-        this name says; they and the axis end at the measure's `bounds`.
+        this name says; they end at the measure's `bounds`.
       fits: in words -> a function of x, in which every line is fitted by least squares; drawn
         beside it, with R^2.
-      spread_floor: another value that the quantity cannot fall below.
-      y_range: the ends of the axis; of a line with few points those beyond are arrows there, each
-        with its number.
+      y_range: the ends of the axis; the legend says which lines go on beyond.
       numbers: the value over every bar.
       marks: a measure -> its title; vertical lines at the values that it has in the panel.
-      title: over one of several figures; of a single one below the artifact's title.
+      title: over the figure, below the artifact's title.
     """
 
     kind: Literal["lines", "bars", "heatmap"]
@@ -202,7 +200,6 @@ class Figure:
     share_y: bool = False
     spread: bool | str = True
     fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict, hash=False)
-    spread_floor: float = -math.inf
     numbers: bool = False
     marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     title: str = ""
@@ -283,6 +280,10 @@ class Artifact:
             )
         return size
 
+    def declared(self, scale: Scale) -> Iterable[Run]:
+        """Its runs at a scale, those of a trial at their usual size."""
+        return self.runs("quick" if self.size(scale) is TRIAL else scale)
+
     def full(self, scale: Scale) -> bool:
         """Whether a scale is the paper's size."""
         given = self.size(scale).full
@@ -301,7 +302,7 @@ class Artifact:
         """Every label of its runs -> its values, at any scale."""
         found: dict[str, dict[Any, None]] = {}
         for scale in self.sizes:
-            for run in self.runs(scale):
+            for run in self.declared(scale):
                 for name, value in run.labels.items():
                     found.setdefault(name, {})[value] = None
         return {name: list(values) for name, values in found.items()}

@@ -1,19 +1,20 @@
 """Claims: what the paper says, or we of it, as functions on the rows."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.comparison import Comparison, Comparisons
+from dpfl_cli.reproduction.comparison import Comparison, Comparisons, each_seed
 from dpfl_cli.reproduction.measure import Where
 from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid
 
 Prior = Literal["holds", "fails", "open"]
 Judge = Callable[..., Comparisons]  # of the rows, and of what has a default
 Compare = Callable[..., Comparison | Comparisons]  # of samples
+Test = Callable[..., bool | str]  # of rows of one seed; as `each_seed` takes it
 # What a source cites, for "ours" aside it says where in the paper the claim stands.
 CITED = re.compile(
     r"\b(section|appendix|figure|table|caption|equation|theorem|proposition|lemma|corollary|"
@@ -103,19 +104,12 @@ def every(
       compare: of a cell's number, or of those of several measures one after another; `above`, say.
       versus: a label; numbers that differ in it alone are compared with each other. Or the labels
         in which they differ, those of one number after another.
-      given: labels, each a value or several (`...`: all that occur with those before it; a range:
-        those of them in it), and options of `compare`.
+      given: labels, each a value or several (`...`: all that occur with those before it; a range
+        or a set: those of them in it), and options of `compare`.
     """
 
     def judge(rows: Rows, **other: Any) -> Comparisons:
-        cells, options = dict[str, Any](), dict[str, Any]()
-        for name, value in {**given, **other}.items():
-            if name not in (*rows.labels, *PSEUDO):
-                options[name] = value
-            else:
-                within = {name: value} if isinstance(value, between) else {}
-                occurring = value is ... or within
-                cells[name] = rows.where(**cells, **within).choices(name) if occurring else value
+        cells, options = _asked(rows, {**given, **other})
         names = [measures] if isinstance(measures, str) else measures
         sides: Sequence[Where] = [{}] if isinstance(versus, str) else versus
         compared = {versus: cells[versus]} if isinstance(versus, str) and versus else {}
@@ -131,3 +125,38 @@ def every(
                 yield from [found] if isinstance(found, Comparison) else found
 
     return judge
+
+
+def shape(text: str, test: Test, /, **given: Any) -> Judge:
+    """A judge of a statement of shape about every cell of a grid, tested on the rows of every seed
+    that has the cell: `shape("0.1 is the best step", is_best, method=("fedexp", "fedavg"))`.
+
+    Args:
+      test: of one seed's rows and the labels of a cell.
+      given: as for `every`, options of `test`.
+    """
+
+    def judge(rows: Rows, **other: Any) -> Comparisons:
+        (cells, options), whole = _asked(rows, {**given, **other}), rows.seeds
+        for cell in grid(**cells):
+            seeds = rows.where(**cell).seeds or whole
+            truths = [test(whole[seed], cell, **options) for seed in seeds]
+            words = ", ".join(f"{name}={value}" for name, value in cell.items())
+            yield each_seed(truths, f"{text} ({words})" if words else text)
+
+    return judge
+
+
+def _asked(rows: Rows, given: Where) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Labels, `...`, ranges and sets as the values that occur with those before; and what is no
+    label.
+    """
+    cells, options = dict[str, Any](), dict[str, Any]()
+    for name, value in given.items():
+        if name not in (*rows.labels, *PSEUDO):
+            options[name] = value
+        else:
+            within = {name: value} if isinstance(value, between | Set) else {}
+            occurring = value is ... or within
+            cells[name] = rows.where(**cells, **within).choices(name) if occurring else value
+    return cells, options

@@ -152,7 +152,8 @@ def ratio(
 
 def best_by_others(found: Sequence[Sample], text: str, *, highest: bool = False) -> Sample:
     """The lowest of several samples, or the highest, where every seed's choice is made by the mean
-    over the other seeds: none judges a choice that it had a part in.
+    over the other seeds: none judges a choice that it had a part in. In rows, best=OTHERS asks for
+    it.
     """
     table = pd.concat([one.values for one in found], axis=1, keys=range(len(found)), join="inner")
     values = {}

@@ -1,6 +1,7 @@
 """From an artifact to the runs that it asks for: labels, seed and plan of each."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -9,15 +10,30 @@ import pandas as pd
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
-from dpfl_cli.config.identity import text_of
-from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Run, Scale
+from dpfl_cli.config.identity import flat, text_of
+from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, TRIAL, Artifact, Run, Scale
 from dpfl_cli.reproduction.measure import Best, Where
-from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, matching
+from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, is_number, matching
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.plugins import plugin_words
 from dpfl_cli.simulation.run_plan import Plan
 
 RESERVED = {*FIXED, *PAPER, *PRIVACY, "stage", "kept"}  # of what a search writes, the last two
+
+FEW = 2  # numbers of a label in a trial
+SMALL = {  # the largest values of a trial's configs
+    "rounds": 10,
+    "algorithm.local_steps": 5,
+    "dataset.clients": 50,
+    "dataset.records": 500,
+    "dataset.records_per_client": 100,
+    "dataset.test_records": 100,
+    "dataset.train_records": 2000,
+    "partitioner.clients": 20,
+    "partitioner.own_class_records": 10,
+    "partitioner.records_per_client": 10,
+    "partitioner.uniform_records": 10,
+}
 
 _composed = lru_cache(maxsize=512)(compose_config)  # configs that are not to be changed
 
@@ -49,6 +65,31 @@ class Cell:
             raise type(error)(f"run {_words(self.run)}: {error}") from error
 
 
+def runs_of(artifact: Artifact, scale: Scale) -> Iterable[Run]:
+    """Its runs at a scale; a trial has few of them, and small ones."""
+    found = artifact.declared(scale) or ()
+    return map(_small, _few(found)) if artifact.size(scale) is TRIAL else found
+
+
+def _few(runs: Iterable[Run]) -> Iterator[Run]:
+    """Of runs with the same words in their labels, those with the first numbers there."""
+    known = defaultdict[Any, dict[float, None]](dict)
+    for run in runs:
+        numbers = {name: value for name, value in run.labels.items() if is_number(value)}
+        words = frozenset(run.labels.items() - numbers.items())
+        for name, value in numbers.items():
+            known[words, name].setdefault(value)
+        if all(value in [*known[words, name]][:FEW] for name, value in numbers.items()):
+            yield run
+
+
+def _small(run: Run) -> Run:
+    """With no value above its limit."""
+    known = flat(Cell(run, 0).config())
+    limits = ((key, most) for key, most in SMALL.items() if is_number(known.get(key)))
+    return replace(run, values={**run.values, **{key: min(known[key], one) for key, one in limits}})
+
+
 def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
     """The runs that an artifact asks for at a scale, in its order and once, each with every seed,
     not planned yet; the cells of a `Search` at reduced size with its first seed.
@@ -58,7 +99,7 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
         runs with the same labels.
     """
     seen: dict[tuple[Any, ...], Run] = {}
-    for run in artifact.runs(scale) or ():
+    for run in runs_of(artifact, scale):
         if not isinstance(run, Run):
             raise ConfigError(
                 f"artifact {artifact.name}: runs: {run!r} is no run; yield Run(labels, overrides)"

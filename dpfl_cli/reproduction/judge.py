@@ -16,7 +16,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact, Scale
 from dpfl_cli.reproduction.claim import Claim
 from dpfl_cli.reproduction.comparison import Comparison
-from dpfl_cli.reproduction.grid import Cell, labelled
+from dpfl_cli.reproduction.grid import Cell, labelled, runs_of
 from dpfl_cli.reproduction.measure import MEASURE
 from dpfl_cli.reproduction.rows import SOURCES, LabelValues, Missing, Rows, matching, places
 from dpfl_cli.reproduction.verdict import (
@@ -164,7 +164,7 @@ def sourced(artifact: Artifact, scale: Scale, rows: Rows, data: Collection[str])
     every = " ".join(sorted(set(sources.values())))
     frame = rows.frame.assign(**{SOURCES: every})
     if " " in every and "standin" in every:
-        runs = [*artifact.runs(scale)]
+        runs = [*runs_of(artifact, scale)]
         names = [Cell(run, 0).config()["dataset"]["name"] for run in runs]
         known = labelled(runs).assign(**{SOURCES: [sources.get(name, every) for name in names]})
 

@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
-from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
+from dpfl_cli.reproduction.reduce import edges_text
 from dpfl_cli.reproduction.rows import LabelValues, Rows, in_order, matching, records
 from dpfl_cli.reproduction.search import search_section
 from dpfl_cli.reproduction.templating import table_row, template
@@ -91,7 +91,7 @@ def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
         named = zip(spec.columns, key, strict=True)
         title = ", ".join(heading(artifact, name, value) for name, value in named)
         title = title or " / ".join(artifact.title_of(measure) for measure in spec.cells)
-        header += [title, "paper", "difference"] if key in printed else [title]
+        header += [title, "paper"] if key in printed else [title]
     lines = []
     for start in down:
         line = [artifact.title_of(value) if value != "" else DASH for value in start]
@@ -101,7 +101,7 @@ def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
             ours = [_ours(artifact, cell, cell[MEASURE] in signed) for cell in cells]
             line.append(", ".join(ours) or DASH)
             if key in printed:
-                line += [_paper(artifact, cells), _difference(artifact, cells)]
+                line.append(_paper(artifact, cells))
         lines.append(line)
     return markdown(header, lines)
 
@@ -194,28 +194,15 @@ def _paper(artifact: Artifact, cells: Sequence[TableCell]) -> str:
     return (", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")) or DASH
 
 
-def _difference(artifact: Artifact, cells: Sequence[TableCell]) -> str:
-    known = [one for one in cells if _is_printed(one) and math.isfinite(one["value"])]
-    if not known:
-        return DASH
-    if len(known) > 1 or known[0][MEASURE].startswith("best."):
-        return "same" if all(cell["value"] == cell["paper"] for cell in known) else "differs"
-    gap = known[0]["value"] - known[0]["paper"]
-    return ("+" if gap > 0 else "") + number_text(artifact, known[0][MEASURE], gap)
-
-
 def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
     """Every cell that has a paper's number: the difference, or from a factor of 10 on the ratio;
-    in standard errors, ours alone where the paper prints no spread.
+    and in standard errors.
     """
-    lines, found = [], beside(artifact, rows)
-    printed = found["paper_std"].notna().any()
-    for cell in records(found):
+    lines = []
+    for cell in records(beside(artifact, rows)):
         values = (cell[name] for name in (*labels, RANK, ROUND) if cell[name] != "")
         which = ", ".join(artifact.title_of(value) for value in values)
         errors = f"{cell['errors']:+.1f}" if math.isfinite(cell["errors"]) else DASH
-        if printed and errors != DASH and math.isnan(cell["paper_std"]):
-            errors += " (ours alone)"
         measure = cell[MEASURE]
         ours, paper = (number_text(artifact, measure, cell[name]) for name in ("value", "paper"))
         share = cell["difference"] / abs(cell["paper"]) if cell["paper"] else math.nan
@@ -223,13 +210,7 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
         far = cell["ratio"] >= FAR or cell["ratio"] <= 1 / FAR
         relative = f"x {cell['ratio']:.2g}" if far else relative
         lines.append([which, artifact.title_of(measure), ours, paper, relative, errors])
-    columns = ["cell", "measure", "ours", "paper", "difference"]
-    if found["errors"].isna().all():
-        return markdown(columns, [line[:-1] for line in lines])
-    runs = artifact.paper_runs
-    over = f"over {runs} runs" if runs else "as it is, for it does not say over how many runs"
-    theirs = f"the paper's spread {over}" if printed else "ours alone: the paper prints no spread"
-    return markdown([*columns, f"in standard errors ({theirs})"], lines)
+    return markdown(["cell", "measure", "ours", "paper", "difference", "in standard errors"], lines)
 
 
 def _intervals(one: Verdict) -> str:

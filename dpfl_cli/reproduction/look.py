@@ -2,17 +2,14 @@
 
 import io
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 from math import log
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.colors
-import matplotlib.patches
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -62,45 +59,13 @@ STYLE: Any = {
     "figure.dpi": 160,
 }
 GREY = "#666666"  # of vertical lines that belong to no series
-PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
+PAPER, DIVERGED = "paper", "diverged"  # legend entries
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
-NARROW = 2.0  # inches of a panel of lines, where a row of them would not be one line else
+NARROW, USUAL = 2.0, 3.3  # inches of a panel, at least and at most
 WIDEST = 12.5  # inches of a figure, 2000 pixels: more cannot be read at the width of a page
-HIDING = 0.02  # of an axis: its end hides a line that is as near to it
 MARKED = 16  # lines with at most this many points get markers
 LETTER = 0.085  # inches that one below an axis takes
 TICKED = 8  # a log x axis with at most this many places has its ticks there
-
-
-def in_even_lines(text: str, width: int) -> str:
-    """A text in as few lines of at most this width as it takes, about equally long.
-
-    >>> in_even_lines("optimality against the number of rounds on ijcnn1", 40)
-    'optimality against the\\nnumber of rounds on ijcnn1'
-    """
-    wrap = partial(textwrap.wrap, text, break_long_words=False)
-    lines = len(wrap(width))
-    return next(
-        "\n".join(broken)
-        for narrower in range(len(text) // lines, width + 1)
-        if len(broken := wrap(narrower)) == lines
-    )
-
-
-def at_commas(text: str, width: int) -> str:
-    """A text in lines of a width, broken at commas outside brackets; a longer part of it between
-    words, but never before a number.
-    """
-    first, *others = re.split(r", (?![^(]*\))", text)
-    lines = [first]
-    for part in others:
-        if len(longer := f"{lines[-1]}, {part}") <= width:
-            lines[-1] = longer
-        else:
-            lines[-1:] = [f"{lines[-1]},", part]
-    kept = (re.sub(r" (?=[-+.e\d]+,?$)", "\N{NO-BREAK SPACE}", line) for line in lines)
-    broken = "\n".join(textwrap.fill(line, width) for line in kept)
-    return broken.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def saved(canvas: Canvas, stem: str) -> dict[str, bytes]:
@@ -179,50 +144,17 @@ def place_ticks(axis: Axes, places: Sequence[float], logarithmic: bool) -> None:
         axis.xaxis.set_minor_locator(NullLocator())
 
 
-def mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:
-    """A hatched column over the whole height with an arrow at its top, where a bar has no end."""
+def mark_diverged(axis: Axes, places: Sequence[float]) -> None:
+    """An arrow at the top, where a bar has no end."""
     whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
-    for x in places:
-        column = mpl.patches.Rectangle(
-            (x - 0.46 * width, 0),
-            0.92 * width,
-            0.94,
-            transform=whole,
-            fill=False,
-            hatch="////",
-            edgecolor="#999999",
-            linewidth=0,
-        )
-        axis.add_patch(column)
-        axis.plot([x], [0.96], "^", markersize=7, color="black", transform=whole, label=DIVERGED)
+    if len(places):
+        heights = [0.96] * len(places)
+        axis.plot(places, heights, "k^", markersize=7, transform=whole, label=DIVERGED)
 
 
 def short(number: float) -> str:
     """Three digits of it: 1.64e11."""
     return re.sub(r"e\+?(-?)0*", r"e\1", f"{number:.3g}")
-
-
-def mark_beyond(
-    axis: Axes, points: Mapping[float, float], y_range: tuple[float, float], colour: str
-) -> None:
-    """An arrow at the end of the axis, with the number, where a point is beyond it."""
-    low, high = y_range
-    whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
-    for x, y in points.items():
-        if low <= y <= high:
-            continue
-        marker, edge, side, away = ("^", 0.97, "top", -6) if y > high else ("v", 0.03, "bottom", 6)
-        axis.plot([x], [edge], marker, markersize=6, color=colour, transform=whole)
-        axis.annotate(
-            short(y),
-            (x, edge),
-            xycoords=whole,
-            xytext=(0, away),
-            textcoords="offset points",
-            ha="center",
-            va=side,
-            fontsize=6.5,
-        )
 
 
 def colour_scale(values: pd.Series, log: bool) -> Normalize:
@@ -238,15 +170,12 @@ def entries_of(axes: Any) -> dict[str, Any]:
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    for last in (PAPER, DIVERGED):
-        if last in entries:
-            entries[last] = entries.pop(last)
     return entries
 
 
-def legend(canvas: Any, entries: Mapping[str, Any], width: float, always: bool) -> None:
-    """One legend of all panels, below them; of a single entry only where it is asked for."""
-    if entries and (len(entries) > 1 or always):
+def legend(canvas: Any, entries: Mapping[str, Any], width: float) -> None:
+    """One legend of all panels, below them."""
+    if entries:
         longest = max(len(label) for label in entries)
         columns = max(1, min(len(entries), int(width * 14 / (longest + 7))))
         canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)

@@ -18,13 +18,13 @@ from markupsafe import Markup
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.folder import SEARCH, Made, folders, publish
+from dpfl_cli.reproduction.folder import Made, folders, publish
 from dpfl_cli.reproduction.grid import commands
 from dpfl_cli.reproduction.judge import GROUPS, IN_SPREAD, NEAR, NOT_RUN, PARTLY, STANDINS, Verdict
 from dpfl_cli.reproduction.measure import MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.templating import MARKDOWN, template
-from dpfl_cli.reproduction.two_sizes import CHANGED, compared, differences, why
+from dpfl_cli.reproduction.two_sizes import CHANGED, added, why
 from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 
 ASSETS = ("report.css", "report.js")
@@ -47,7 +47,6 @@ BUDGET: Mapping[str, Mapping[str, Of | None]] = {
 # hours on two cores with nothing else running, by docs/speed.md
 ON_TWO_CORES = {"dynamic": "about 2.2", "fedexp": "1.6", "fednew": "about 9"}
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
-EXTENT = "round|training record|client"  # of what a manifest was tested to
 DASH = "–"
 POINTS = 80  # rounds of a curve that a plot keeps
 
@@ -149,23 +148,11 @@ class Shown(Made):
         for one in self.claims:
             known = earlier.get(one.id)
             if known and known.finding != one.finding:
-                differs = [*compared(known, one), *differences(self.before.extent, self.extent)]
-                shown = "; ".join(differs) or DASH
+                start, end = (made.manifest["tested_to"] for made in (self.before, self))
+                further = f"{start} → {end}" if start != end else ""
+                shown = "; ".join(filter(None, [added(known, one), further])) or DASH
                 changes.append((one, known.finding, shown, why(known, one)))
         return changes
-
-    @cached_property
-    def extent(self) -> dict[str, str]:
-        """How large it is, of what its manifest says: rounds, records and clients (seeds stand
-        with each claim), the cells of its runs, and how they were found.
-        """
-        manifest = self.manifest
-        tested, _, _ = manifest.get("tested_to", "").partition(";")
-        found = re.findall(rf"(\d[\d,]*(?: to [\d,]+)?) ({EXTENT})", tested)
-        sizes = {f"{what}s": many for many, what in found}
-        cells = len({tuple(run["labels"].items()) for run in manifest["runs"]})
-        staged = "in stages" if (self.folder / SEARCH).exists() else "all cells"
-        return {**sizes, **({"cells run": f"{cells:,}", "search": staged} if cells else {})}
 
     @property
     def minutes(self) -> float | None:

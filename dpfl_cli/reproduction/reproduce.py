@@ -19,7 +19,6 @@ import dpfl_cli
 from dpfl_cli.config.errors import AbsentData, ConfigError, DpflError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.audits import make_all
-from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, publish, read_folder
 from dpfl_cli.reproduction.grid import Cell
@@ -27,7 +26,7 @@ from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, ju
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.measure import Fact
 from dpfl_cli.reproduction.numbers import applies
-from dpfl_cli.reproduction.reduce import rows_of_runs
+from dpfl_cli.reproduction.reduce import edges_text, rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
 from dpfl_cli.reproduction.search import Job, search
 from dpfl_cli.reproduction.tables import from_csv, to_csv

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.reproduction.comparison import Sample
+from dpfl_cli.reproduction.comparison import Sample, best_by_others
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Measure, Metric, Where
 
 # Columns of every frame beside the labels.
@@ -39,6 +39,7 @@ PRIVACY = [  # everything that a row with an epsilon says about it
 SOURCES = "sources of data"  # a column that `judge` adds: "real standin"
 PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
 LabelValues = tuple[Any, ...]  # the values of some labels, in their order
+OTHERS = "by the other seeds"  # as best=OTHERS: for every seed the cell that the others choose
 MANY = list | tuple | set | range | Mapping  # several values of a label, or the names of a mapping
 
 
@@ -82,11 +83,20 @@ class Rows:
 
     def where(self, **labels: Any) -> Rows:
         """The rows with these labels: a value, a list of values, or between(low, high)."""
+        labels = {name: one for name, one in labels.items() if one != OTHERS}
         check_values(labels, self.known)
         return replace(self, frame=matching(self.frame, labels, self.labels))
 
     def __call__(self, measure: str, **labels: Any) -> Sample:
-        """One cell, seed by seed."""
+        """One cell, seed by seed; with best=OTHERS the best of those with the other labels, which
+        for every seed the other seeds choose.
+        """
+        if labels.get(BEST) == OTHERS:
+            found, _ = self._found(measure, labels, math.inf)
+            cells = found[[*self.labels, ROUND, RANK]].drop_duplicates()
+            tried = [self(measure, **cell) for cell in records(cells)]
+            highest = self.measures[measure].better == "higher"
+            return best_by_others(tried, _words(measure, labels), highest=highest)
         found, _ = self._found(measure, labels, 0)
         first, known = found.iloc[0], self.measures.get(measure)
         noisy = isinstance(known, Metric) or not found[SEED].isna().all()

@@ -15,10 +15,9 @@ import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Scale
-from dpfl_cli.reproduction.choose import chosen
-from dpfl_cli.reproduction.grid import Cell, cells, labelled
+from dpfl_cli.reproduction.grid import Cell, cells, labelled, runs_of
 from dpfl_cli.reproduction.measure import MEASURE, Best, Where
-from dpfl_cli.reproduction.reduce import measured
+from dpfl_cli.reproduction.reduce import chosen, measured
 from dpfl_cli.reproduction.rows import LabelValues, matching, places
 from dpfl_cli.reproduction.tables import label_of
 from dpfl_cli.reproduction.templating import template
@@ -103,7 +102,7 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Job:
     reduced = [cell for cell in first if cell.seed == SEARCH_SEEDS[0]]
     if not reduced:
         raise ConfigError(f"artifact {artifact.name}: search: no grid of several cells in best")
-    runs, beyond = list(artifact.runs(scale)), list(declared.beyond())
+    runs, beyond = list(runs_of(artifact, scale)), list(declared.beyond())
     frame = labelled([*runs, *beyond])
     labels = list(frame.columns)
     by_place = dict(zip(places(frame, labels), [*runs, *beyond], strict=True))

@@ -8,31 +8,20 @@ from dpfl_cli.reproduction.verdict import HOLDS, interval_text
 
 CHANGED = (
     "Of artifacts that are here at two sizes, the claims with another finding at the larger one; "
-    "what differs between the two sizes, whether or not it is the cause (seeds and comparisons are "
-    "the claim's, the rest is of all runs of the artifact); and a comparison that changed: its "
+    "what differs between the two sizes, whether or not it is the cause (comparisons are the "
+    "claim's, the rest is how far all of the artifact is run); and a comparison that changed: its "
     "difference with the 95 % interval at the smaller size, then at the larger. A claim fails "
     "where one of its comparisons does at 5 % over all of them."
 )
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What both know and say otherwise."""
-    both = [name for name in now if name in before and before[name] != now[name]]
-    return [f"{name} {before[name]} → {now[name]}" for name in both]
-
-
-def compared(before: Verdict, claim: Verdict) -> list[str]:
-    """The seeds of a claim's comparisons at both sizes, and those that the larger one adds."""
-    seeds = []
-    for verdict in (before, claim):
-        counts = {one["seeds"] for one in verdict.comparisons} - {0}
-        ends = dict.fromkeys([min(counts), max(counts)]) if counts else ()
-        seeds.append({"seeds": " to ".join(map(str, ends))} if ends else {})
+def added(before: Verdict, claim: Verdict) -> str:
+    """The comparisons of a claim that the larger size adds."""
     known = {one["text"] for one in before.comparisons}
     new = sum(one["text"] not in known for one in claim.comparisons)
     all_of = len(claim.comparisons)
     only = f"{new} of {all_of} comparison{'s' if all_of > 1 else ''} at the larger size only"
-    return [*differences(*seeds), *([only] if new else [])]
+    return only if new else ""
 
 
 def why(before: Verdict, claim: Verdict) -> str:

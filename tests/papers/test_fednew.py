@@ -18,7 +18,7 @@ RECORD_LEVEL = declared(clients) + declared(clients_wide) + declared(record_leve
 USER_LEVEL = declared(user_level)
 
 
-@pytest.mark.parametrize("scale", ["smoke", "quick", "paper"])
+@pytest.mark.parametrize("scale", ["quick", "paper"])
 @pytest.mark.parametrize("artifact", RECORD_LEVEL + USER_LEVEL, ids=lambda one: one.id)
 def test_searches_stay_within_the_grids_of_table_7(artifact: Artifact, scale: Scale) -> None:
     level = "_client" if artifact in USER_LEVEL else ""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 
 from dpfl_cli.config.errors import ConfigError
@@ -22,7 +21,7 @@ from dpfl_cli.reproduction.api import (
     grid,
 )
 from dpfl_cli.reproduction.figure import canvas_of
-from dpfl_cli.reproduction.look import COLOURS, WIDEST, at_commas, place_ticks
+from dpfl_cli.reproduction.look import COLOURS, WIDEST, place_ticks
 from dpfl_cli.reproduction.measure import MEASURE, SEED, Measure
 from dpfl_cli.reproduction.tables import framed, rows_of
 
@@ -75,11 +74,9 @@ def titles(canvas: Canvas) -> list[str]:
 # --- panels -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("number", "down", "across"), [(4, 2, 4), (5, 2, 5), (6, 2, 6), (7, 4, 4), (9, 6, 3)]
-)
+@pytest.mark.parametrize(("number", "down", "across"), [(4, 2, 4), (6, 2, 6), (7, 4, 4), (9, 4, 5)])
 def test_a_row_of_panels_goes_on_where_it_is_too_wide(number: int, down: int, across: int) -> None:
-    """Where they need not be too narrow for that, it is one line of them."""
+    """It is one line of them where these need not be too narrow; each line has one axis title."""
     epsilons = range(1, number + 1)
     cells = [(cell, (1.0, 2.0)) for cell in grid(task=("a", "b"), eps=epsilons, T=(1, 2))]
     spec = Figure("lines", "T", "accuracy", panels=["task", "eps"])
@@ -90,7 +87,7 @@ def test_a_row_of_panels_goes_on_where_it_is_too_wide(number: int, down: int, ac
     assert place is not None
     assert place.get_gridspec().get_geometry() == (down, across)
     labels = [axis.get_ylabel() for axis in canvas.axes if axis.get_visible()]
-    assert labels.count("test accuracy (%)") == (2 if number in (5, 6) else 2 * number)
+    assert labels.count("test accuracy (%)") == down
 
 
 @pytest.mark.parametrize("number", [1, 4, 7])
@@ -114,7 +111,8 @@ def test_a_legend_says_what_a_line_leaves_out() -> None:
     for log, zero in (((), ""), (("y",), " (not above 0 where it is not drawn)")):
         spec = Figure("lines", "x", "loss", series="method", log=log)
         canvas = drawn(spec, {"loss": Metric("loss", "last")}, cells)
-        said = {text.get_text() for legend in canvas.legends for text in legend.get_texts()}
+        (legend,) = canvas.subfigs[0].legends
+        said = {text.get_text() for text in legend.get_texts()}
         assert said == {f"zero{zero}", "lost (diverged where it is not drawn)", "whole"}
 
 
@@ -132,23 +130,6 @@ def test_heat_maps_of_one_label_have_one_colour_scale() -> None:
         images = [image for axis in canvas.axes for image in axis.get_images()]
         assert list(dict.fromkeys(image.get_clim() for image in images)) == wanted
         assert len(canvas.axes) - len(images) == len(wanted)
-
-
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("EMNIST (MNIST stands in), whole, epsilon 0.1", ["EMNIST (MNIST stands in), whole,", 11]),
-        ("Synthetic(5, 5), 500 clients, epsilon 10", ["Synthetic(5, 5), 500 clients,", 10]),
-        (
-            "a part that is too long for one line 0.5",
-            ["a part that is too long for one", 8],
-        ),
-        ("short, 1", ["short, 1"]),
-    ],
-)
-def test_titles_break_at_commas_and_never_before_a_number(text: str, lines: list[Any]) -> None:
-    wanted = [text[-one:] if isinstance(one, int) else one for one in lines]
-    assert at_commas(text, 36).splitlines() == wanted
 
 
 # --- bounds, seeds, looks -------------------------------------------------------------------------
@@ -178,20 +159,6 @@ def test_nothing_is_drawn_where_a_measure_cannot_be(
     ends = [y for path in spread.get_paths() for y in np.asarray(path.vertices)[:, 1]]
     std = math.sqrt(450)
     assert (min(ends), max(ends)) == pytest.approx((max(15 - std, low), min(85 + std, high)))
-    assert low <= axis.get_ylim()[0]
-    assert axis.get_ylim()[1] <= high
-
-
-def test_a_line_on_a_bound_is_not_on_the_edge() -> None:
-    numbers = [({"T": at}, (value, value)) for at, value in ((1, 0.0), (2, 90.0))]
-    canvas = drawn(Figure("lines", "T", "accuracy"), {"accuracy": ACCURACY}, numbers)
-    assert -5 < canvas.axes[0].get_ylim()[0] < 0
-
-
-def test_a_bound_that_a_number_breaks_is_none() -> None:
-    measures = {"loss": Metric("train_loss", "last", better="lower")}
-    canvas = drawn(Figure("lines", "T", "loss"), measures, [({"T": 1}, (-3.0, 1.0))])
-    assert canvas.axes[0].get_ylim()[0] < -3
 
 
 LOOKING = Paper(
@@ -199,15 +166,11 @@ LOOKING = Paper(
     "Nobody",
     "Looks",
     "2026",
-    looks={"method": {"one": 3, "two": 1}, "measure": {"first": 2, "second": 2}},
+    looks={"measure": {"first": 2, "second": 2}},
 )
 
 
-def test_bars_along_methods_and_measures_have_the_papers_colours() -> None:
-    cells = [({"method": name, "T": at}, (1.0, 2.0)) for name in ("one", "two") for at in (1, 2)]
-    bars = drawn(Figure("bars", "method", "first"), {"first": ACCURACY}, cells[::2], LOOKING)
-    colours = [to_hex(bar.get_facecolor()) for bar in bars.axes[0].patches]
-    assert colours == [COLOURS[3].lower(), COLOURS[1].lower()]
+def test_measures_have_the_papers_colours() -> None:
     figures = [Figure("lines", "T", [one, "third"]) for one in ("first", "second")]
     measures = dict.fromkeys(("first", "second", "third"), ACCURACY)
     numbers = [({MEASURE: measure, "T": at}, (1.0, 2.0)) for measure in measures for at in (1, 2)]
@@ -220,18 +183,7 @@ def test_what_has_no_seed_does_not_count_as_one() -> None:
     fit = Derived(lambda rows: 1.0, "T", by_seed=False)
     numbers = [({MEASURE: "mean", "T": 1}, (1.0, 2.0)), ({MEASURE: "fit", "T": 1}, (1.5,))]
     canvas = drawn(Figure("lines", "T", ["mean", "fit"]), {"mean": ACCURACY, "fit": fit}, numbers)
-    assert "\n2 seeds" in canvas.get_suptitle()
-
-
-def test_points_beyond_the_axis_are_arrows_with_their_numbers() -> None:
-    numbers = [({"T": at}, (value, value)) for at, value in ((1, 5.0), (2, 3e11), (3, 0.02))]
-    spec = Figure("lines", "T", "loss", log="y", y_range=(0.1, 100), title="of something")
-    canvas = drawn(spec, {"loss": Metric("train_loss", "last")}, numbers)
-    (axis,) = canvas.axes
-    arrows = [(line.get_marker(), *np.asarray(line.get_xdata())) for line in axis.lines[1:]]
-    assert arrows == [("^", 2), ("v", 3)]
-    assert [text.get_text() for text in axis.texts] == ["3e11", "0.02"]
-    assert canvas.get_suptitle().startswith("Drawn\nof something\n")
+    assert "2 seeds" in canvas.get_suptitle()
 
 
 def test_fits_are_curves_and_bands_may_be_of_another_measure() -> None:

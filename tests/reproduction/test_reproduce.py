@@ -42,7 +42,6 @@ from dpfl_cli.reproduction.api import (
     exact,
     falling,
 )
-from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import cells, commands, requests
 from dpfl_cli.reproduction.judge import beside, judge, numbers_line
 from dpfl_cli.reproduction.layout import numbers_table, page
@@ -218,15 +217,9 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
     assert errors == pytest.approx(list(gaps / (own + mine["paper_std"] ** 2) ** 0.5), abs=0.06)
     wanted = gaps / (own + mine["paper_std"] ** 2 / 4) ** 0.5
     assert list(with_runs["errors"]) == pytest.approx(list(wanted))
-    assert "over 4 runs" in numbers_table(runs, mine, ["method", "clip"])
-    some = mine.assign(paper_std=[math.nan, *mine["paper_std"][1:]])
-    assert numbers_table(ONE, some, ["method", "clip"]).count("(ours alone)") == 1
     without = numbers_table(ONE, mine.assign(paper_std=math.nan), ["method", "clip"])
-    assert "in standard errors (ours alone: the paper prints no spread)" in without
     alone = [float(line.split(" | ")[5].rstrip(" |")) for line in without.splitlines()[2:]]
     assert alone == pytest.approx(list(gaps / own**0.5), abs=0.06)
-    one_seed = numbers_table(ONE, mine.assign(paper_std=math.nan, std=math.nan), ["method", "clip"])
-    assert "standard errors" not in one_seed
     shown = dataclasses.replace(rows, frame=rows.frame.assign(paper=rows.frame["value"]))
     assert "At reduced size: " in page(ONE, "quick", shown, [], "", [])
     timed = dataclasses.replace(ONE, measures={"distance": Metric("distance", unit="s")})
@@ -741,14 +734,6 @@ def published(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     judging.recorded.cache_clear()
 
 
-def test_a_legend_of_several_figures_is_drawn_once(rows: Rows) -> None:
-    """Below the last of those that have the same; another one's stands below that one."""
-    lines, bars, _ = ONE.figures
-    for figures, drawn in (([lines, lines], [0, 1]), ([lines, bars], [1, 1]), ([bars], [1])):
-        canvas = canvas_of(changed(figures=figures), "quick", rows)
-        assert [len(part.legends) for part in canvas.subfigs or [canvas]] == drawn
-
-
 def test_what_is_published_is_checked(published: Path) -> None:
     assert check_published(published, {"demo/one": ONE}) == (3, [], [])
 
@@ -803,16 +788,11 @@ def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
             claim["comparisons"].append({**one, "text": "new", "finding": "holds"})
         (folder / "claims.json").write_text(json.dumps(content))
     manifest = json.loads((small / "manifest.json").read_text())
-    tested = {"tested_to": "1 to 3 rounds, 20 training records, 1,000 clients, 9 seeds; 2 of 3 d"}
-    other = {"runs": [{**run, "labels": {"clip": 1.0}} for run in manifest["runs"]]}
-    (large / "manifest.json").write_text(json.dumps(manifest | tested | other))
-    (large / "search.csv").touch()
+    further = "1 to 3 rounds, 20 training records, 1,000 clients, 9 seeds; 2 of 3 d"
+    (large / "manifest.json").write_text(json.dumps({**manifest, "tested_to": further}))
     index = index_md(published)
     why = "`gap`: 1 [0.5, 1.5], 4 seeds; then -2 [-inf, -1], 9 seeds"
-    differs = (
-        "seeds 4 → 9; 1 of 3 comparisons at the larger size only; rounds 3 → 1 to 3; "
-        "clients 20 → 1,000; cells run 6 → 1; search all cells → in stages"
-    )
+    differs = f"1 of 3 comparisons at the larger size only; {manifest['tested_to']} → {further}"
     assert f"| demo/one | {claim['id']} | holds | fails | {differs} | {why} |" in index
     assert index.count("| demo/one |") == 1
     shutil.rmtree(published.parent / "artifacts")

@@ -22,10 +22,9 @@ from dpfl_cli.papers import artifacts
 from dpfl_cli.reproduction import judge as judging
 from dpfl_cli.reproduction import reproduce as reproducing
 from dpfl_cli.reproduction.api import Artifact, Runs, Scale, Search, Size
-from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.grid import Cell, commands
 from dpfl_cli.reproduction.published import check_published, publish_artifact
-from dpfl_cli.reproduction.reduce import rows_of_runs
+from dpfl_cli.reproduction.reduce import edges_text, rows_of_runs
 from dpfl_cli.reproduction.rehearse import made_up
 from dpfl_cli.reproduction.reproduce import Produced, dry_run, reproduce
 from dpfl_cli.reproduction.search import search, search_section

@@ -2,14 +2,14 @@
 both methods, the printed noise (section 5.1).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from dpfl_cli.reproduction.api import (
+    OTHERS,
     Best,
     Comparison,
-    Comparisons,
     Judge,
     Metric,
     Paper,
@@ -20,9 +20,7 @@ from dpfl_cli.reproduction.api import (
     Where,
     below,
     below_share,
-    best_by_others,
     every,
-    grid,
     printed,
 )
 
@@ -114,7 +112,6 @@ def seeds_of(task: str, scale: Scale) -> Sequence[int]:
 
 
 DECLARED = "three seeds, declared before any run at this size"
-TINY = {"rounds": 2, "algorithm.local_steps": 2}  # at smoke
 CLIPPED = (
     "Gradients are clipped record by record, as the paper's guarantee needs. On T3 and T4 the "
     "radius stays at its cap, and at an equal step size and clip norm the two methods are one but "
@@ -147,6 +144,7 @@ CHOSEN_BY = (
     "methods alike: losses at best pairs are a little low."
 )
 APART = "every seed's pair chosen by the other seeds"
+BY_OTHERS = {"best": OTHERS}
 # readings of several claims
 MARGINS = {"lower by any amount": {"share": 1.0}, "equal to 1 % counts as well": {"share": 1.01}}
 FACTORS = {"within a factor of 10": {"factor": 10}, "within a factor of 100": {"factor": 100}}
@@ -157,33 +155,6 @@ def at_equal(**cells: Any) -> Judge:
     are equal.
     """
     return every(below_share, "loss", "method", method=BOTH, **cells, share=0.99)
-
-
-def at_chosen_apart(
-    compare: Callable[..., Comparison],
-    measure: str,
-    eta: Sequence[float],
-    cap: Sequence[float],
-    task: str,
-    **cells: Any,
-) -> Judge:
-    """As `every` of AdaptDP's best pair beside DP-FedAvg's, where the other seeds choose the pair
-    of every seed.
-    """
-
-    def judge(rows: Rows) -> Comparisons:
-        mine = rows.where(task=task)
-        there = {name: mine.choices(name) if one is ... else one for name, one in cells.items()}
-        for cell in grid(**there):
-            found = []
-            for method in BOTH:
-                pairs = mine.each(measure, method=method, eta=eta, cap=cap, **cell)
-                where = ", ".join(f"{name}={value}" for name, value in cell.items())
-                text = f"{measure}(task={task}, method={method}, {where}, pair by the other seeds)"
-                found.append(best_by_others(pairs, text))
-            yield compare(*found)
-
-    return judge
 
 
 def less_scattered(ours: Sample, theirs: Sample) -> Comparison:

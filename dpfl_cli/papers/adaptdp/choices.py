@@ -21,7 +21,6 @@ from dpfl_cli.papers.adaptdp import (
     PRODUCTS,
     SELECTED,
     TASKS,
-    TINY,
     TRAINED,
     at_equal,
     less_scattered,
@@ -74,7 +73,6 @@ def runs(scale: Scale) -> Runs:
     for labels in grid(task=TASKS, method=METHODS, level=LEVELS):
         task, method, at = labels.values()
         fewer = {"rounds": ROUNDS[task]} if scale == "quick" and task in ROUNDS else {}
-        values = TINY if scale == "smoke" else fewer
         selections: dict[str, dict[str, Any]] = {"paper": {}}
         if task == "T1":
             selections["ours"] = {"pair": OURS[method][at - 1]}
@@ -84,8 +82,8 @@ def runs(scale: Scale) -> Runs:
             selections["printed_noise"] = {"noise": MISPRINT}
         for selection, own in selections.items():
             cell = {**labels, "selection": selection}
-            yield private(cell, values, seeds=seeds_of(task, scale), **own)
-    for task, rounds in ROUNDS.items() if scale != "smoke" else ():
+            yield private(cell, fewer, seeds=seeds_of(task, scale), **own)
+    for task, rounds in ROUNDS.items():
         labels = {"task": task, **LEVEL_3}
         values = {"rounds": rounds} if scale == "quick" else {}
         yield private({**labels, "selection": "invalid"}, values, INVALID)

@@ -30,14 +30,6 @@ from dpfl_cli.reproduction.api import (
 PAIR = (0.3, 0.05)  # step size, clip norm
 Values = dict[str, Any]
 MOBILENET: dict[Scale, Values] = {
-    "smoke": {
-        "rounds": 1,
-        "algorithm.local_steps": 1,
-        "dataset.train_records": 200,
-        "dataset.test_records": 20,
-        "model.width": 0.1,
-        "model.groups": 1,
-    },
     "quick": {
         "rounds": 3,
         "algorithm.local_steps": 3,
@@ -59,7 +51,7 @@ MOBILENET: dict[Scale, Values] = {
 
 
 def of_mobilenet(scale: Scale) -> Runs:
-    for labels in grid(method="FedAvg" if scale == "smoke" else METHODS, level=LEVELS):
+    for labels in grid(method=METHODS, level=LEVELS):
         yield private(labels, MOBILENET[scale], ["model=mobilenet"], PAIR, task="T3")
 
 
@@ -147,14 +139,10 @@ TIMED = 23  # rounds, of which the first 3 are not counted
 
 
 def timed(scale: Scale) -> Runs:
-    small: Values = {
-        "dataset.train_records": 400,
-        "dataset.test_records": 20,
-        "model.frozen_width": 16,
-    }
-    values = {"rounds": TIMED, **(small if scale == "smoke" else {})}
     for method in METHODS:
-        yield private({"method": method}, values, pair=PAIR, exclusive=True, task="T3", level=3)
+        yield private(
+            {"method": method}, {"rounds": TIMED}, pair=PAIR, exclusive=True, task="T3", level=3
+        )
 
 
 def _seconds(rows: Rows) -> float:

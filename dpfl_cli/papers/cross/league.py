@@ -8,7 +8,6 @@ from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
     Claim,
-    Comparisons,
     Derived,
     Figure,
     Metric,
@@ -19,10 +18,11 @@ from dpfl_cli.reproduction.api import (
     Search,
     Size,
     Table,
+    Where,
     above,
-    each_seed,
     every,
     grid,
+    shape,
     sized,
 )
 
@@ -85,21 +85,17 @@ TASKS = {
     "images": (IMAGES,),
     "images_differ": (IMAGES, "partitioner=dirichlet", "partitioner.records_per_client=null"),
 }
-SMALLER: Mapping[Scale, Mapping[str, Mapping[str, Any]]] = {
-    "smoke": {"adult": {"dataset.records": 1000, "dataset.test_records": 200}},
-    "quick": {"images_differ": {"dataset.train_records": 6000, "dataset.test_records": 1000}},
-    "paper": {},
-}
+SMALLER = {"dataset.train_records": 6000, "dataset.test_records": 1000}
 
 
 def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Mapping[str, Any]) -> Runs:
-    tasks = {"smoke": ["adult"], "quick": ["adult", "images_differ"], "paper": TASKS}[scale]
+    tasks = TASKS if scale == "paper" else ["adult", "images_differ"]
     for cell in grid(task=tasks, under=trusts, eps=EPSILONS, method=grids):
         task, under, eps, method = cell.values()
         rounds = COMMUNICATIONS * (STEPS if method == "scaffnew" else 1)  # of local iterations
         values = {
             **COMMON_VALUES,
-            **SMALLER[scale].get(task, {}),
+            **(SMALLER if (scale, task) == ("quick", "images_differ") else {}),
             **setting,
             **OWN.get(method, {}),
             "rounds": rounds,
@@ -108,7 +104,7 @@ def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Mapping[st
         }
         few = slice(1, None, 3) if scale == "quick" else slice(None)
         labels = {name: every_one[few] for name, every_one in grids[method].items()}
-        for point in [*grid(**labels)][: 2 if scale == "smoke" else None]:
+        for point in grid(**labels):
             own = {f"algorithm.{name}": value for name, value in point.items()}
             if method.startswith("fednew"):
                 own["algorithm.penalty"] = point["damping"]
@@ -149,13 +145,11 @@ def _ahead(
 
 
 def _one_for_all(under: str) -> Claim:
-    def judge(rows: Rows) -> Comparisons:
-        cells = list(grid(task=TASKS, eps=EPSILONS, under=under, **CHOSEN))
-        first = (
-            {one.best("accuracy", "method", **cell) for cell in cells} for one in rows.by_seed()
-        )
-        yield each_seed((len(found) == 1 for found in first), "one method is always the first")
+    def test(one: Rows, cell: Where) -> bool:
+        cells = grid(task=TASKS, eps=EPSILONS, **cell, **CHOSEN)
+        return len({one.best("accuracy", "method", **every_one) for every_one in cells}) == 1
 
+    judge = shape("one method is always the first", test, under=under)
     return Claim("one_for_all", "one method is the first in every cell", "ours", judge)
 
 

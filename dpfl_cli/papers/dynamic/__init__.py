@@ -21,7 +21,6 @@ PAPER = Paper(
     },
 )
 IJCNN1 = "+experiment=dynamic/ijcnn1"
-SMALL = {"dataset.records": 200, "partitioner.clients": 4}  # at smoke
 OURS = (
     "Ours, for the paper does not say: rows have unit norm, record gradients are clipped at B = 1, "
     "step size 1/4 for the proposed method"

@@ -21,16 +21,15 @@ from dpfl_cli.reproduction.api import (
     sized,
 )
 
-ROUNDS = {"smoke": (1000,), "quick": (1000, 3000, 5000), "paper": (1000, 2000, 3000, 4000, 5000)}
+ROUNDS = {"quick": (1000, 3000, 5000), "paper": (1000, 2000, 3000, 4000, 5000)}
 
 
 def runs(scale: Scale, start: str) -> Runs:
-    small = {"dataset.records": 400, "partitioner.clients": 4} if scale == "smoke" else {}
     for rounds in ROUNDS[scale]:
         yield Run(
             {"T": rounds},
             ["+experiment=dynamic/a6a", "algorithm=primal_dual", f"model.init={start}"],
-            {"rounds": rounds, "algorithm.step": 0.25, "algorithm.strong_convexity": 0.1, **small},
+            {"rounds": rounds, "algorithm.step": 0.25, "algorithm.strong_convexity": 0.1},
         )
 
 

@@ -42,15 +42,8 @@ def runs(scale: Scale) -> Runs:
             "model.average_pool": 2,
             "evaluation.every": 10,
         }
-    if scale == "smoke":
-        values |= {
-            "partitioner.uniform_records": 100,
-            "partitioner.own_class_records": 10,
-            "dataset.test_records": 200,
-        }
-    clip_norms, times = ((1.0,), ("T500",)) if scale == "smoke" else (CLIP_NORMS, ROUNDS)
     more = AT_QUARTER if scale == "paper" else []
-    for labels in [*grid(budget=BUDGETS, clip_norm=clip_norms, T=times), *more]:
+    for labels in [*grid(budget=BUDGETS, clip_norm=CLIP_NORMS, T=ROUNDS), *more]:
         T, _, quarter = labels["T"].partition("_")
         rounds = (ROUNDS if scale == "paper" else FEWER)[T]
         own = {"rounds": rounds, "algorithm.clip_norm": labels["clip_norm"]}

@@ -87,20 +87,15 @@ def on_mnist(
     return Run(labels, setup, {**chosen, **values}, seeds=seeds)
 
 
-SMALLER: dict[Scale, dict[str, float]] = {
-    "smoke": {
-        "rounds": 2,
-        "partitioner.clients": 20,
-        "partitioner.records_per_client": 5,
-        "dataset.test_records": 200,
-    },
-    "quick": {"rounds": 25, "partitioner.records_per_client": 12, "dataset.test_records": 2000},
-    "paper": {},
+SMALLER = {  # at quick
+    "rounds": 25,
+    "partitioner.records_per_client": 12,
+    "dataset.test_records": 2000,
 }
 
 
 def runs(scale: Scale) -> Runs:
-    values = SMALLER[scale]
+    values = SMALLER if scale == "quick" else {}
 
     def run(
         trust: str, method: str, setting: str, pair: Sequence[float], seeds: Sequence[int] = ()

@@ -165,7 +165,7 @@ fig3_left = Artifact(
             "target", "The step that DP-FedEXP aims at (a diagnostic, not private)", *ROUNDS
         ),
     ],
-    figures=[_curve("step", log="y", spread_floor=1.0)],
+    figures=[_curve("step", log="y")],
     claims=[
         _falls("ldp", " (mean over rounds 41-50 below that over rounds 1-10)"),
         _falls("ldp_privunit"),
@@ -204,7 +204,7 @@ fig3_right = Artifact(
     },
     titles=PAIR_TITLES,
     tables=[_on_the_way("step", "Server step on the way", *(1, 5, 10, 15, 20, 25, 30, 40, 50))],
-    figures=[_curve("step", spread_floor=1.0)],
+    figures=[_curve("step")],
     claims=[
         c5_floor,
         Claim(

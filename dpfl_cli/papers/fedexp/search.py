@@ -24,6 +24,7 @@ from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
     Figure,
+    Judge,
     Metric,
     Missing,
     Rows,
@@ -34,10 +35,10 @@ from dpfl_cli.reproduction.api import (
     Table,
     Where,
     above,
-    claim,
     each_seed,
     every,
     grid,
+    shape,
     sized,
 )
 
@@ -48,16 +49,12 @@ CLIP_NORMS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 def runs(scale: Scale) -> Runs:
-    small = scale == "smoke"
-    values = {"rounds": 3, "dataset.clients": 100} if small else {}
-    steps, clip_norms = ((0.001, 0.003), (0.3, 3.0)) if small else (SYNTHETIC_STEPS, CLIP_NORMS)
-    for labels in grid(
-        dataset="synthetic", dp=TRUSTS, method=METHODS, local_lr=steps, clip_norm=clip_norms
-    ):
+    pairs = {"local_lr": SYNTHETIC_STEPS, "clip_norm": CLIP_NORMS}
+    for labels in grid(dataset="synthetic", dp=TRUSTS, method=METHODS, **pairs):
         overrides = (f"dp={labels['dp']}", *METHODS[labels["method"]])
-        yield on_synthetic(labels, overrides, labels["local_lr"], labels["clip_norm"], values)
+        yield on_synthetic(labels, overrides, labels["local_lr"], labels["clip_norm"])
     if scale == "paper":
-        pairs = {"local_lr": MNIST_STEPS, "clip_norm": CLIP_NORMS}
+        pairs["local_lr"] = MNIST_STEPS
         for labels in grid(dataset="MNIST", dp=TRUSTS, method=METHODS, **pairs):
             pair = (labels["local_lr"], labels["clip_norm"])
             yield on_mnist(labels, pair, {})
@@ -149,27 +146,34 @@ def _pair(cell: Where) -> Claim:
 EVERY_PAIR = [_pair(cell) for cell in grid(dataset=DATA, dp=TRUSTS, method=METHODS)]
 
 
-def _step(rows: Rows, trust: str, local_lr: float) -> Comparisons:
-    for cell in grid(dataset="synthetic", dp=trust, method=METHODS):
-        same = (_tried(one, cell).index[0][0] == local_lr for one in rows.by_seed())
-        yield each_seed(same, f"best local step(dp={trust}, method={cell['method']}) = {local_lr}")
+def _step(trust: str, local_lr: float) -> Judge:
+    return shape(
+        f"the best local step is {local_lr}",
+        lambda one, cell: _tried(one, cell).index[0][0] == local_lr,
+        dataset="synthetic",
+        dp=trust,
+        method=METHODS,
+    )
 
 
-@claim("appendix G.1, Table 2", "holds")
-def step_ldp(rows: Rows) -> Comparisons:
-    """under local Gaussian DP step size 0.003 is the best on the synthetic problem for every
-    method"""
-    yield from _step(rows, "ldp", 0.003)
-
-
-@claim(
-    "ours",
-    "holds",
-    note="the paper prints 0.003 once on this line, for DP-FedAvg by its position",
-)
-def step_cdp(rows: Rows) -> Comparisons:
-    """under central DP step size 0.001 is the best on the synthetic problem for every method"""
-    yield from _step(rows, "cdp", 0.001)
+STEPS = [
+    Claim(
+        "step_ldp",
+        "under local Gaussian DP step size 0.003 is the best on the synthetic problem for every "
+        "method",
+        "appendix G.1, Table 2",
+        _step("ldp", 0.003),
+        "holds",
+    ),
+    Claim(
+        "step_cdp",
+        "under central DP step size 0.001 is the best on the synthetic problem for every method",
+        "ours",
+        _step("cdp", 0.001),
+        "holds",
+        note="the paper prints 0.003 once on this line, for DP-FedAvg by its position",
+    ),
+]
 
 
 AT = {"dataset": "synthetic", "dp": "cdp", "method": "FedAvg", "clip_norm": 3.0}
@@ -184,15 +188,19 @@ MISPRINT_CDP = Claim(
 )
 
 
-@claim("appendix G.1, Table 2", "holds")
-def larger_clip(rows: Rows) -> Comparisons:
-    """DP-FedEXP is best at a smaller clip norm than DP-FedAvg under every trust model, on the
-    synthetic problem"""
-    for trust in TRUSTS:
-        cells = [*grid(dataset="synthetic", dp=trust, method=COMPARED)]
-        best = ([_tried(one, cell).index[0][1] for cell in cells] for one in rows.by_seed())
-        smaller = (ours < theirs for ours, theirs in best)
-        yield each_seed(smaller, f"best clip norm(dp={trust}): FedEXP < FedAvg")
+def _smaller_clip(one: Rows, cell: Where) -> bool:
+    ours, theirs = (_tried(one, {**cell, "method": name}).index[0][1] for name in COMPARED)
+    return bool(ours < theirs)
+
+
+LARGER_CLIP = Claim(
+    "larger_clip",
+    "DP-FedEXP is best at a smaller clip norm than DP-FedAvg under every trust model, on the "
+    "synthetic problem",
+    "appendix G.1, Table 2",
+    shape("best clip norm: FedEXP < FedAvg", _smaller_clip, dataset="synthetic", dp=TRUSTS),
+    "holds",
+)
 
 
 table2 = Artifact(
@@ -246,7 +254,7 @@ table2 = Artifact(
     ],
     search=Search(
         where={"dataset": "MNIST"},
-        reduced=lambda run: SMALLER["quick"],
+        reduced=lambda run: SMALLER,
         note="25 of 50 rounds and 12 of 60 images a client, 2000 test images",
         keep=2,
         whole=[{"dataset": "MNIST", "dp": "ldp", "method": method} for method in COMPARED],

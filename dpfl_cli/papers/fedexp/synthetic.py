@@ -46,7 +46,7 @@ def on_synthetic(
     overrides: Sequence[str],
     local_lr: float,
     clip_norm: float | None,
-    values: Mapping[str, int],
+    values: Mapping[str, int] = {},
 ) -> Run:
     """A run on the synthetic problem, in the dimension of the label "dp"."""
     return Run(
@@ -69,7 +69,7 @@ PLACE = "section 3.1.2, Figure 1"
 
 def first_rounds(scale: Scale) -> Runs:
     values = {"rounds": 1, "evaluation.average_last": 1}
-    for labels in grid(dp=LOCAL, clients=(50, 100) if scale == "smoke" else (100, 300, *LARGE)):
+    for labels in grid(dp=LOCAL, clients=(100, 300, *LARGE)):
         overrides = ("algorithm=fedexp", f"dp={labels['dp']}")
         clients = {"dataset.clients": labels["clients"]}
         yield on_synthetic(labels, overrides, 0.003, 0.3, values | clients)
@@ -154,7 +154,6 @@ fig1 = Artifact(
     sizes=sized(
         Size(5, 0.3, "one round", full=True),
         Size(FRESH, 1, f"one round; {FRESHLY.format(last=4)}"),
-        smoke=Size(2, 0.05),
     ),
     runs=first_rounds,
     measures={
@@ -205,7 +204,6 @@ BESIDE = {"naive": ("algorithm=fedexp_naive",), "nonprivate": ("algorithm=fedexp
 
 
 def runs(scale: Scale) -> Runs:
-    small = {"rounds": 3, "dataset.clients": 60} if scale == "smoke" else {}
     for trust in TRUSTS:
         clip_norms: dict[str, float | None] = {
             method: PAIRS["synthetic", trust, method][1] for method in METHODS
@@ -216,7 +214,7 @@ def runs(scale: Scale) -> Runs:
             dp = ("dp=none", "dp.convention=null") if method == "nonprivate" else (f"dp={trust}",)
             overrides = (*dp, *{**METHODS, **BESIDE}[method])
             labels = {"dp": trust, "method": method}
-            yield on_synthetic(labels, overrides, LOCAL_LR[trust], clip_norm, small)
+            yield on_synthetic(labels, overrides, LOCAL_LR[trust], clip_norm)
 
 
 def _closer(
@@ -302,7 +300,6 @@ fig2_left = Artifact(
             5,
             f"1000 clients and 50 rounds, as in the paper; {FRESHLY.format(last=9)}",
         ),
-        smoke=Size(2, 0.1),
     ),
     runs=runs,
     measures={

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, cast
 from dpfl_cli.papers.fednew import TITLES, WHOLE
 from dpfl_cli.papers.fednew._search import Point
 from dpfl_cli.reproduction.api import (
+    OTHERS,
     Claim,
     Compare,
     Comparison,
@@ -20,7 +21,6 @@ from dpfl_cli.reproduction.api import (
     Rows,
     Sample,
     above,
-    best_by_others,
     between,
     each_seed,
     every,
@@ -167,9 +167,8 @@ def reaches(
     round `before`.
     """
     for cell in cells(rows, 1.0):
-        found = rows.along("curve", method=who, **cell, round=between(0, before - 1))
-        where = ", ".join(str(value) for value in cell.values())
-        best = best_by_others(found, f"{TITLES[who]} before round {before} ({where})", highest=True)
+        soon = between(0, before - 1)
+        best = rows("curve", method=who, **cell, round=soon, best=OTHERS)
         yield beats(best, acc(rows, other, **cell), by=by)
 
 

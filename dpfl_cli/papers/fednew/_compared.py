@@ -19,7 +19,6 @@ from dpfl_cli.papers.fednew._search import (
     RECORD_LEVEL,
     SCAFFOLD,
     SELECTION,
-    SMOKE,
     Data,
     Methods,
     Point,
@@ -87,13 +86,12 @@ def compared(
         return {place: one for place, one in data[scale].items() if place not in left_out}
 
     def runs(scale: Scale) -> Runs:
-        few = SMOKE if scale == "smoke" else {}
         for method in methods:
             for place, (preset, values) in searched(method, scale).items():
                 for eps, point in itertools.product(targets[scale], points(method, scale, preset)):
                     labels = {"method": method, side: place, "eps": eps, **point}
                     if eps >= longer_from or point.get("length", 0.0) <= SHORT["length"]:
-                        yield run(preset, labels, {**values, **few}, level)
+                        yield run(preset, labels, values, level)
 
     grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
     # cells that are checked by whole grids: DP-FedNew's in its first and last place, and the first

@@ -60,7 +60,6 @@ KEYS = {  # label -> the config key that it sets
     "steps": "algorithm.local_steps",
 }
 EPSILONS = {  # of tables
-    "smoke": (1.0,),
     "quick": (0.1, 10.0),
     "paper": (0.1, 0.3, 0.5, 0.7, 1.0, 2.0, 3.0, 8.0, 10.0),
 }
@@ -115,19 +114,17 @@ def search(
       triples: more dampings, penalties and bounds of DP-FedNew, at scale=paper.
     """
     adult, wider = preset == "adult", scale == "paper"
-    if scale == "smoke":
-        steps = (1.0, 3.0)
-    elif wider:
+    if wider:
         steps = (*steps, *between) if adult else (*SMALLER_STEP, *steps, *WIDER_STEPS)
     if method in ("FN", "FN_FC"):
         usual, more = (ADULT_POINTS, WIDER_ADULT_POINTS) if adult else (IMAGE_POINTS, WIDER_POINTS)
         for alpha, rho, bound in dict.fromkeys((*usual, *more, *triples) if wider else usual):
-            if scale != "quick" or adult or (alpha, rho, bound) != NEVER_BEST:
+            if wider or adult or (alpha, rho, bound) != NEVER_BEST:
                 yield {"alpha": alpha, "rho": rho, "bound": bound}
     elif method == "FGD":
         yield from grid(eta=steps)
     elif method == "FFC":
-        gammas = GAMMAS[:1] if scale == "smoke" else (*(WIDER_GAMMAS if wider else ()), *GAMMAS)
+        gammas = (*(WIDER_GAMMAS if wider else ()), *GAMMAS)
         steps = [step for step in steps if step < WIDER_STEPS[-1]]
         yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, gradient_clip=1.0)
     else:
@@ -165,16 +162,7 @@ USER_LEVEL: Methods = {
     "Scaf_share": ("scaffold", SENT | SHARE),
 }
 # wider at scale=paper, where ends were the best at quick, and of those to 30 the largest again
-USER_STEPS = {
-    "smoke": (1.0, 3.0),
-    "quick": (0.3, 1.0, 3.0, 10.0),
-    "paper": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
-}
-FEDFC_STEPS = {
-    "smoke": (1.0,),
-    "quick": (0.3, 1.0, 3.0),
-    "paper": (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
-}
+USER_STEPS, WIDER_USER_STEPS = (0.3, 1.0, 3.0, 10.0), (30.0, 100.0, 300.0)
 WIDER_CLIP = 3.0  # where DP-FedNew's smallest dampings win, so does the largest of the clip norms
 # Server steps of 30 were the best and, where clients do not differ, DP-FedNew's smallest damping:
 # both grids go on.
@@ -195,15 +183,17 @@ def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]
     adult, wider = preset == "adult", scale == "paper"
     differ = preset in ("federated_emnist", "synthetic")
     beyond = wider and not differ
-    clips = SMALL_CLIPS if wider or (adult and scale == "quick") else SMALL_CLIPS[1:]
+    clips = SMALL_CLIPS if wider or adult else SMALL_CLIPS[1:]
+    server_steps = (0.1, *USER_STEPS, *WIDER_USER_STEPS) if wider else USER_STEPS
     if method == "FGD":
-        yield from grid(eta=USER_STEPS[scale], clip=clips)
+        yield from grid(eta=server_steps, clip=clips)
         if beyond:
             yield from grid(eta=WITH_SMALLER_CLIP, clip=SMALLER_CLIP)
             yield {"eta": 1000.0, "clip": 0.03}
     elif method == "FFC":
         gammas = (0.01, *GAMMAS) if wider else GAMMAS
-        yield from grid(eta=FEDFC_STEPS[scale], gamma=gammas, feature_clip=1.0, clip=clips)
+        steps = server_steps[1:] if wider else server_steps[:-1]
+        yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, clip=clips)
         if beyond:
             yield from grid(eta=WITH_SMALLER_CLIP, gamma=1.0, feature_clip=1.0, clip=SMALLER_CLIP)
             yield from grid(eta=WITH_SMALLER_CLIP[2:], gamma=10.0, feature_clip=1.0, clip=0.03)
@@ -212,8 +202,8 @@ def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]
         local, lengths = [(1, 1.0), (5, 2.0 if differ else 1.0)], LENGTHS[differ]
         if wider:
             local += [(1, 0.5), *((5, length) for length in lengths)]
-        for clip, (steps, length) in product(clips, local):
-            yield {"steps": steps, "length": length, "clip": clip}
+        for clip, (count, length) in product(clips, local):
+            yield {"steps": count, "length": length, "clip": clip}
         if wider:
             # of clip norms the smallest was the best nearly everywhere: 0.01, then 0.001
             longer, clips = lengths if differ else lengths[1:], (SMALLER_CLIP, 0.003, 0.001)
@@ -221,9 +211,8 @@ def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]
         if beyond:
             yield from grid(steps=20, length=lengths[2:5], clip=0.03)
     else:
-        penalties = {"smoke": (1.0,), "quick": (0.01, 0.1), "paper": (0.01, 0.1, 1.0)}[scale]
-        if adult and scale == "quick":  # elsewhere the largest was the best nowhere
-            penalties = (0.01, 0.1, 1.0)
+        # at quick the largest was the best nowhere else
+        penalties = (0.01, 0.1, 1.0) if wider or adult else (0.01, 0.1)
         triples, pairs = [*product((0.1,), penalties, clips)], list[tuple[float, float]]()
         if wider:
             # elsewhere checks of whole grids found nothing better by more than 0.03 points
@@ -244,18 +233,10 @@ def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]
 
 # --- data -------------------------------------------------------------------------------------
 
-SMOKE = {"rounds": 2, "evaluation.final_window": 2}
 FEW_LOSSES = {"model.train_loss_records": 10}  # no page reads training losses, which take long
 SMALL = {"dataset.train_records": 6000, "dataset.test_records": 1000, "dp.delta": 1.6667e-04}
-PIXELS = {  # a few images as principal components of their pixels
-    "dataset.backbone": "pca",
-    "dataset.train_records": 200,
-    "dataset.test_records": 100,
-    "dataset.components": 16,
-}
 WIDE = {"dataset.components": None}
 HALF_WIDE = SMALL | {"dataset.components": 512}
-FEW_ADULTS = {"dataset.records": 400, "dataset.test_records": 200}
 SMALL_FEMNIST = {
     "dataset.train_records": 9400,
     "dataset.test_records": 2350,
@@ -266,28 +247,19 @@ SMALL_FEMNIST = {
 Data = Mapping[Any, tuple[str, Values]]
 Tasks = Mapping[Scale, Data]
 HUNDRED = {"partitioner.clients": 100}
-TINY = {"tiny": ("fashion_mnist", PIXELS | {"partitioner.clients": 20})}
 IMAGES = {"cifar10": "cifar10", "fmnist": "fashion_mnist", "emnist": "emnist"}
 WHOLE_IMAGES: Data = {task: (preset, {}) for task, preset in IMAGES.items()}
 NARROW: Tasks = {
-    "smoke": TINY,
     "quick": {"adult": ("adult", {}), "fmnist_small": ("fashion_mnist", SMALL | HUNDRED)},
     "paper": {"adult": ("adult", {}), **WHOLE_IMAGES},
 }
 BROAD: Tasks = {
-    "smoke": TINY,
     "quick": {f"{task}_small": (preset, HALF_WIDE | HUNDRED) for task, preset in IMAGES.items()},
     "paper": {task: (preset, WIDE) for task, preset in IMAGES.items()},
 }
 FIVE_HUNDRED = {"partitioner.clients": 500, "partitioner.shards_per_client": 2}
 MANY_SYNTHETIC = {"dataset.clients": 500, "dp.delta": 5.0e-06}
 DIFFERING: Tasks = {  # clients that differ: 500 (section 6.1), and few with a class each (6.3)
-    "smoke": {
-        "tiny": (
-            "synthetic",
-            {"dataset.clients": 10, "dataset.records_per_client": 25, "dp.delta": 5.0e-03},
-        )
-    },
     "quick": {
         "femnist_500_small": ("federated_emnist", SMALL_FEMNIST | FIVE_HUNDRED),
         "femnist_small": ("federated_emnist", SMALL_FEMNIST),
@@ -304,17 +276,14 @@ DIFFERING: Tasks = {  # clients that differ: 500 (section 6.1), and few with a c
     },
 }
 OF_IMAGES: Tasks = {  # a client of 500 is protected: 12 images each at quick
-    "smoke": TINY,
     "quick": {"fmnist_small": ("fashion_mnist", SMALL)},
     "paper": WHOLE_IMAGES,
 }
 OF_WIDE_IMAGES: Tasks = {
-    "smoke": TINY,
     "quick": {"fmnist_small": ("fashion_mnist", HALF_WIDE)},
     "paper": BROAD["paper"],
 }
 OF_ALL: Tasks = {
-    "smoke": {"adult": ("adult", FEW_ADULTS | {"partitioner.clients": 10})},
     "quick": {"adult": ("adult", {}), **OF_IMAGES["quick"]},
     "paper": NARROW["paper"],
 }

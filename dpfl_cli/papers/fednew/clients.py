@@ -21,10 +21,8 @@ from dpfl_cli.papers.fednew._claims import (
 from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._conclusions import outperforms
 from dpfl_cli.papers.fednew._search import (
-    FEW_ADULTS,
     FIRST_ORDER,
     OF_DIFFERING,
-    PIXELS,
     SERVER_STEPS,
     SMALL,
     SMALL_FEMNIST,
@@ -42,8 +40,8 @@ from dpfl_cli.reproduction.api import (
     Rows,
     between,
     claim,
-    each_seed,
     near_paper,
+    shape,
 )
 
 ONE = ("FN_FC", "FGD", "FFC", *FIRST_ORDER[1:])
@@ -91,7 +89,6 @@ def on_images(
         f"Table {number}",
         methods,
         {
-            "smoke": dealt(preset, [fewest], PIXELS),
             "quick": dealt(preset, [fewest, 100], quick),
             "paper": dealt(preset, many, paper),
         },
@@ -105,27 +102,26 @@ def on_images(
 # --- Table 4: narrow features -----------------------------------------------------------------
 
 
-@claim(
+def switches(
+    one: Rows, cell: Point, others: Sequence[str | Point] = BOTH[2:-1], by: float = 0.0
+) -> bool:
+    ours, theirs = (
+        max(acc(one, method, **cell).mean for method in methods) for methods in (BOTH[:2], others)
+    )
+    return ours - theirs > by
+
+
+SWITCH_LOW = Claim(
+    "switch_low",
+    "below epsilon 0.7 DP-FedNew or DP-FedNew-FC is the best beside DP-FedFC, DP-FedGD and "
+    "DP-SCAFFOLD",
     "section 6.4, Table 4",
+    shape("DP-FedNew or DP-FedNew-FC is the best", switches, eps=between(0, 0.6), clients=...),
     readings={
         **HALF_A_POINT,
         SMALL_STEP: {"others": ("FFC", SLOW, "Scaf")},
     },
 )
-def switch_low(
-    rows: Rows, by: float = 0.0, others: Sequence[str | Point] = BOTH[2:-1]
-) -> Comparisons:
-    """below epsilon 0.7 DP-FedNew or DP-FedNew-FC is the best beside DP-FedFC, DP-FedGD and
-    DP-SCAFFOLD
-    """
-
-    def best(one: Rows, methods: Sequence[str | Point], cell: Point) -> float:
-        return max(acc(one, method, **cell).mean for method in methods)
-
-    for cell in cells(rows, high=0.7):
-        ahead = (best(one, BOTH[:2], cell) - best(one, others, cell) > by for one in rows.by_seed())
-        where = f"epsilon {cell['eps']}, {cell['clients']} clients"
-        yield each_seed(ahead, f"DP-FedNew or DP-FedNew-FC is the best at {where}")
 
 
 table4 = on_images(
@@ -144,7 +140,7 @@ table4 = on_images(
     claims=[
         *everywhere("Table 4", BOTH),
         outperforms("FN", "Table 4"),
-        switch_low,
+        SWITCH_LOW,
         Claim(
             "switch_high",
             "from epsilon 0.7 on DP-FedFC is the best, beside DP-FedNew, DP-FedNew-FC, DP-FedGD "
@@ -166,7 +162,6 @@ table5 = compared(
     "Table 5",
     ONE,
     {
-        "smoke": dealt(BY_CLASS, [47], {"dataset.train_records": 470, "dataset.test_records": 94}),
         "quick": dealt(BY_CLASS, (47, 200), SMALL_FEMNIST),
         "paper": dealt(BY_CLASS, (47, 500, 1000), {}),
     },
@@ -250,7 +245,6 @@ table8 = compared(
     "Table 8",
     BOTH,
     {
-        "smoke": dealt("adult", [10], FEW_ADULTS),
         "quick": dealt("adult", (10, 100, 500), {}),
         "paper": dealt("adult", (10, 100, 250, 500), {}),
     },

@@ -9,6 +9,8 @@ from dpfl_cli.papers.fednew._search import COVARIANCE, RECORD_LEVEL, Methods
 from dpfl_cli.papers.fednew.setting import equal, private
 from dpfl_cli.reproduction.api import (
     Artifact,
+    Claim,
+    Comparison,
     Comparisons,
     Derived,
     Fact,
@@ -18,10 +20,12 @@ from dpfl_cli.reproduction.api import (
     Rows,
     Run,
     Runs,
+    Sample,
     Scale,
     Size,
     Table,
     claim,
+    every,
     exact,
     grid,
     sized,
@@ -45,8 +49,7 @@ SENDERS: Mapping[str, Methods] = {
 
 def table3_runs(scale: Scale) -> Runs:
     few = {"rounds": ROUNDS, "dataset.clients": 5, "dataset.records_per_client": 20}
-    sizes = ("adult", "narrow") if scale == "smoke" else LAYERS
-    for labels in grid(level=SENDERS, size=sizes, method=METHODS):
+    for labels in grid(level=SENDERS, size=LAYERS, method=METHODS):
         algorithm, own = SENDERS[labels["level"]][labels["method"]]
         features, classes = LAYERS[labels["size"]]
         data = {"dataset.dimension": features, "dataset.classes": classes}
@@ -57,30 +60,33 @@ def table3_runs(scale: Scale) -> Runs:
         )
 
 
-def everywhere(rows: Rows, *methods: str) -> dict[str, Any]:
-    """Methods at every level and size."""
-    return {"level": rows.choices("level"), "size": rows.choices("size"), "method": methods}
-
-
-@claim("section 6.1, Table 3", "holds")
-def one_model(rows: Rows) -> Comparisons:
-    """DP-FedNew, DP-FedNew-FC and DP-FedGD send one model a round"""
-    yield from equal(rows, "models", 2, **everywhere(rows, "FN", "FN_FC", "FGD"))
+EVERYWHERE: dict[str, Any] = {"level": ..., "size": ...}
+ONE_MODEL = Claim(
+    "one_model",
+    "DP-FedNew, DP-FedNew-FC and DP-FedGD send one model a round",
+    "section 6.1, Table 3",
+    every(equal, "models", **EVERYWHERE, method=("FN", "FN_FC", "FGD"), right=2),
+    "holds",
+)
 
 
 def _sends(text: str, counts: Callable[[float], bool]) -> Judge:
     """Something is true of the models that a client of DP-SCAFFOLD sends in all rounds."""
-    return lambda rows: (
-        exact(counts(rows.value("models", **cell)), f"{text} ({', '.join(cell.values())})")
-        for cell in grid(**everywhere(rows, "Scaf"))
-    )
+
+    def compare(sent: Sample) -> Comparison:
+        return exact(counts(sent.mean), f"{text} ({sent.text})")
+
+    return every(compare, "models", **EVERYWHERE, method="Scaf")
 
 
 WITH_CONTROL = _sends("a model a round more", lambda sent: sent + ROUNDS == 2 * ROUNDS)
 
 
-@claim(
+SCAFFOLD = Claim(
+    "scaffold",
+    "DP-SCAFFOLD sends two models a round",
     "section 6.1, Table 3",
+    every(equal, "models", **EVERYWHERE, method="Scaf", right=4),
     "fails",
     note="the paper counts an update and a control, as SCAFFOLD's listing sends them; the control "
     "follows from the update, so that one is enough",
@@ -90,9 +96,6 @@ WITH_CONTROL = _sends("a model a round more", lambda sent: sent + ROUNDS == 2 * 
         "as a bound, at most two": _sends("at most two a round", lambda sent: sent <= 2 * ROUNDS),
     },
 )
-def scaffold(rows: Rows) -> Comparisons:
-    """DP-SCAFFOLD sends two models a round"""
-    yield from equal(rows, "models", 4, **everywhere(rows, "Scaf"))
 
 
 @claim("Table 3", "holds")
@@ -100,7 +103,8 @@ def second_order(rows: Rows) -> Comparisons:
     """DP-FedNew, DP-FedNew-FC and DP-FedFC use second-order information, DP-FedGD and DP-SCAFFOLD
     none
     """
-    for cell in grid(**everywhere(rows, *METHODS)):
+    places = {name: rows.choices(name) for name in EVERYWHERE}
+    for cell in grid(**places, method=METHODS):
         answer = "no" if cell["method"] in ("FGD", "Scaf") else "yes"
         where = ", ".join(cell.values())
         yield exact(rows.text("curvature", **cell) == answer, f"uses curvature: {answer} ({where})")
@@ -148,7 +152,6 @@ table3 = Artifact(
     sizes=sized(
         Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each", full=True),
         Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each"),
-        smoke=Size(1, 0.1, "5 clients with 16 synthetic records each; no wide layer", full=True),
     ),
     runs=table3_runs,
     measures={

@@ -1,6 +1,6 @@
 """Figure 4: accuracy against computing time (section 6.6)."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -21,29 +21,30 @@ from dpfl_cli.papers.fednew._search import (
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
+    Claim,
     Comparisons,
     Derived,
     Figure,
     Metric,
     Rows,
     Runs,
+    Sample,
     Scale,
     Size,
     Table,
     below,
     below_share,
     claim,
-    each_seed,
-    grid,
+    every,
     level,
+    shape,
     sized,
 )
 
 ROUNDS = (1, *range(5, 75, 5))
 METHODS = ("FN", "FN_FC", "FGD", "Scaf")
 BEST = {"best": True}
-TASKS = frozenset(task for data in NARROW.values() for task in data)
-FEW = {"rounds": 5, "evaluation.final_window": 2}
+TASKS = {task for data in NARROW.values() for task in data}
 
 
 def named(point: Mapping[str, float]) -> str:
@@ -54,9 +55,7 @@ def runs(scale: Scale) -> Runs:
     """Every point of a search, alone on the machine; `point` is all that a method tunes."""
     tasks = NARROW[scale].items()
     for method, (task, (preset, values)), eps in product(METHODS, tasks, OF_CURVES[scale]):
-        clients = 10 if task == "tiny" else 50
-        few = FEW if scale == "smoke" else {}
-        own = {**values, "partitioner.clients": clients, **few}
+        own = {**values, "partitioner.clients": 50}
         # not as many as elsewhere: all would be timed anew
         for point in search(method, scale, preset, between=(), triples=()):
             labels = {"task": task, "method": method, "eps": eps, "point": named(point)}
@@ -67,16 +66,6 @@ def share(rows: Rows) -> float:
     """The computing time so far over that of all rounds of DP-FedNew on the same data."""
     whole = rows.beside(method="FN", round="", point=None)
     return rows.value("seconds") / whole.value("total")
-
-
-def places(rows: Rows, only: Collection[str] = TASKS) -> Iterator[Point]:
-    """All data, or some, with every epsilon."""
-    tasks = [one for one in rows.choices("task") if one in only]
-    return grid(task=tasks, eps=rows.choices("eps"))
-
-
-def said(place: Point) -> str:
-    return f"{place['task']}, epsilon {place['eps']:g}"
 
 
 def until(rows: Rows, other: Point, place: Point) -> float:
@@ -90,36 +79,39 @@ FEDGD, SCAFFOLD = (BEST | {"method": method} for method in METHODS[2:])
 SLOW = {"method": "FGD", "point": named({"eta": 1.0})}
 
 
+def soon(one: Rows, cell: Point, other: Point, time: str, share: float, at: Point) -> bool:
+    """DP-FedNew has the final accuracy of other runs in this share of its own time."""
+    return until(one, other, cell) < share * one.value(time, method="FN", **at, **cell)
+
+
+EVERYWHERE: dict[str, Any] = {"task": ..., "eps": ...}
+
+
 def within(
     rows: Rows,
     text: str,
     time: str,
     share: float = 1.0,
     others: Sequence[Point] = (FEDGD, SCAFFOLD),
-    only: Collection[str] = TASKS,
-    **at: int,
+    at: Point = BEST,
+    **given: Any,
 ) -> Comparisons:
-    """DP-FedNew has the final accuracy of the other methods in this share of its own time, on all
-    data or some.
-    """
-    for place, other in product(places(rows, only), others):
-        soon = (
-            until(one, other, place) < share * one.value(time, method="FN", **at, **place)
-            for one in rows.by_seed()
-        )
-        yield each_seed(soon, f"{TITLES[other['method']]}'s {text}, {said(place)}")
+    """The same of the other methods, on all data or some."""
+    of = {"time": time, "share": share, "at": at, **EVERYWHERE, **given}
+    for other in others:
+        yield from shape(f"{TITLES[other['method']]}'s {text}", soon, **of, other=other)(rows)
 
 
 EACH = {
-    "Adult": ("adult",),
-    "CIFAR-10": ("cifar10",),
-    "Fashion-MNIST": ("fmnist", "fmnist_small"),
-    "EMNIST's digits (MNIST stands in)": ("emnist",),
+    "Adult": {"adult"},
+    "CIFAR-10": {"cifar10"},
+    "Fashion-MNIST": {"fmnist", "fmnist_small"},
+    "EMNIST's digits (MNIST stands in)": {"emnist"},
 }
 ON_EACH: dict[str, dict[str, Any]] = {
-    f"on {data} alone": {"only": tasks} for data, tasks in EACH.items()
+    f"on {data} alone": {"task": tasks} for data, tasks in EACH.items()
 }
-ON_IMAGES = {"on features of images": {"only": TASKS - {"adult"}}}
+ON_IMAGES = {"on features of images": {"task": TASKS - {"adult"}}}
 SLOWER: dict[str, dict[str, Any]] = {
     "the final accuracy of DP-SCAFFOLD alone": {"others": [SCAFFOLD]},
     SMALL_STEP: {"others": [SLOW, SCAFFOLD]},
@@ -151,63 +143,69 @@ def time(
 )
 def rounds(rows: Rows, before: int = 15, **which: Any) -> Comparisons:
     """DP-FedNew reaches the final accuracy of DP-FedGD and of DP-SCAFFOLD before round 15"""
-    yield from within(rows, f"before round {before}", "seconds", round=before, **which)
+    yield from within(rows, f"before round {before}", "seconds", at={"round": before}, **which)
 
 
-@claim("ours", note="computing time only; rounds of communication are not in it")
-def time_first_order(rows: Rows) -> Comparisons:
-    """all 70 rounds of DP-FedGD take less time than DP-FedNew takes to DP-FedGD's final accuracy"""
-    for place in places(rows):
-        sooner = (
-            one.value("total", method="FGD", **place) < until(one, FEDGD, place)
-            for one in rows.by_seed()
-        )
-        yield each_seed(sooner, f"DP-FedGD is done first, {said(place)}")
+def longest(first: Sample, *others: Sample) -> Comparisons:
+    return (below(other, first) for other in others)
 
 
-@claim(
-    "section 6.6, Figure 4",
-    note="a small fraction, says the paper; half is ours. The narrower the layer and the fewer the "
-    "records, the less a round of DP-FedNew costs",
-    readings={"less long at all": {"part": 1.0}, **ON_IMAGES},
-)
-def covariance(rows: Rows, part: float = 0.5, **which: Any) -> Comparisons:
-    """DP-FedNew-FC computes less than half as long as DP-FedNew"""
-    for place in places(rows, **which):
-        yield below_share(*rows.each("total", method=("FN_FC", "FN"), **place), share=part)
+def varies(one: Rows, cell: Point) -> bool:
+    epsilons = one.where(**cell).choices("eps")
+    times = [found.mean for found in one.each("total", method="Scaf", eps=epsilons, **cell)]
+    return max(times) > 2 * min(times)
 
 
-@claim(
-    "section 6.6, Figure 4",
-    readings={"beside DP-FedNew-FC and DP-FedGD": {"others": ("FN_FC", "FGD")}, **ON_IMAGES},
-)
-def most_expensive(rows: Rows, others: Sequence[str] = METHODS[1:], **which: Any) -> Comparisons:
-    """DP-FedNew computes the longest of all methods"""
-    for place, other in product(places(rows, **which), others):
-        yield below(*rows.each("total", method=(other, "FN"), **place))
-
-
-@claim(
-    "section 6.6, Figure 4",
-    note="the paper says a lot, for the number of local steps is tuned (here 1 or 5); twice is "
-    "ours",
-    readings=ON_EACH,
-)
-def scaffold_varies(rows: Rows, only: Collection[str] = TASKS) -> Comparisons:
-    """DP-SCAFFOLD's computing time varies over epsilon, the longest is more than twice the
-    shortest"""
-    for task in rows.choices("task"):
-        if task in only:
-            own = [{**place, "method": "Scaf"} for place in places(rows, [task])]
-            times = ([one.value("total", **place) for place in own] for one in rows.by_seed())
-            yield each_seed((max(one) > 2 * min(one) for one in times), f"DP-SCAFFOLD's, {task}")
-
-
-@claim("section 6.6, Figure 4", note="the paper gives no number; within two points is ours")
-def comparable(rows: Rows) -> Comparisons:
-    """DP-FedNew-FC is as accurate as DP-FedNew after the last round, to two points"""
-    for place in places(rows):
-        yield level(*rows.each("accuracy", **BEST, method=("FN", "FN_FC"), **place), within=2)
+TIMES = [
+    Claim(
+        "time_first_order",
+        "all 70 rounds of DP-FedGD take less time than DP-FedNew takes to DP-FedGD's final "
+        "accuracy",
+        "ours",
+        shape(
+            "DP-FedGD is done first",
+            lambda one, cell: one.value("total", method="FGD", **cell) < until(one, FEDGD, cell),
+            **EVERYWHERE,
+        ),
+        note="computing time only; rounds of communication are not in it",
+    ),
+    Claim(
+        "covariance",
+        "DP-FedNew-FC computes less than half as long as DP-FedNew",
+        "section 6.6, Figure 4",
+        every(below_share, "total", "method", **EVERYWHERE, method=("FN_FC", "FN"), share=0.5),
+        note="a small fraction, says the paper; half is ours. The narrower the layer and the fewer "
+        "the records, the less a round of DP-FedNew costs",
+        readings={"less long at all": {"share": 1.0}, **ON_IMAGES},
+    ),
+    Claim(
+        "most_expensive",
+        "DP-FedNew computes the longest of all methods",
+        "section 6.6, Figure 4",
+        every(longest, "total", "method", **EVERYWHERE, method=METHODS),
+        readings={
+            "beside DP-FedNew-FC and DP-FedGD": {"method": ("FN", "FN_FC", "FGD")},
+            **ON_IMAGES,
+        },
+    ),
+    Claim(
+        "scaffold_varies",
+        "DP-SCAFFOLD's computing time varies over epsilon, the longest is more than twice the "
+        "shortest",
+        "section 6.6, Figure 4",
+        shape("DP-SCAFFOLD's", varies, task=...),
+        note="the paper says a lot, for the number of local steps is tuned (here 1 or 5); twice is "
+        "ours",
+        readings=ON_EACH,
+    ),
+    Claim(
+        "comparable",
+        "DP-FedNew-FC is as accurate as DP-FedNew after the last round, to two points",
+        "section 6.6, Figure 4",
+        every(level, "accuracy", "method", **EVERYWHERE, **BEST, method=METHODS[:2], within=2),
+        note="the paper gives no number; within two points is ours",
+    ),
+]
 
 
 PLACE = ["task", "eps", "method"]

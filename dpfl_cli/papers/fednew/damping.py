@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from dpfl_cli.papers.fednew import FEATURES
 from dpfl_cli.papers.fednew._claims import close
@@ -11,7 +12,6 @@ from dpfl_cli.papers.fednew._search import (
     DAMPINGS,
     FEW_LOSSES,
     PENALTIES,
-    PIXELS,
     SMALL,
     Values,
     settings,
@@ -29,12 +29,13 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Where,
     below,
     claim,
-    each_seed,
     every,
     grid,
     level,
+    shape,
     sized,
 )
 
@@ -51,7 +52,6 @@ OWN = {
     "evaluation.final_window": 5,  # nothing is chosen by it here
 }
 SMALLER: Mapping[str, Values] = {
-    "smoke": {**PIXELS, "rounds": 10},
     "quick": SMALL,
     "paper": {"evaluation.rounds": [*ROUNDS]},
 }
@@ -69,25 +69,19 @@ def favourites(rows: Rows, rounds: Sequence[int]) -> list[tuple[float, float]]:
     return [rows.best("curve", "alpha", "rho", **at) for at in places(rows, rounds)]
 
 
-LAST_ROUNDS = {
+LAST_ROUNDS: dict[str, dict[str, Any]] = {
     "from round 30 on": {"rounds": ROUNDS[2:]},
     "after round 70": {"rounds": ROUNDS[-1:]},
 }
 
 
-def rho(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
-    """the best penalty is 1 at more of the rounds and numbers of clients than any other"""
-    counts = [Counter(rho for _, rho in favourites(one, rounds)) for one in rows.by_seed()]
-    first = (all(one[1.0] > one[other] for other in PENALTIES if other != 1) for one in counts)
-    yield each_seed(first, "penalty 1 is the best most often")
+def rho(one: Rows, cell: Where, rounds: Sequence[int] = ROUNDS) -> bool:
+    counts = Counter(rho for _, rho in favourites(one, rounds))
+    return all(counts[1.0] > counts[other] for other in PENALTIES if other != 1)
 
 
-def alpha(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
-    """the best damping is below 1 at most of the rounds and numbers of clients"""
-    small = (
-        fmean(alpha < 1 for alpha, _ in favourites(one, rounds)) > 0.5 for one in rows.by_seed()
-    )
-    yield each_seed(small, "the best damping is below 1 at most of them")
+def alpha(one: Rows, cell: Where, rounds: Sequence[int] = ROUNDS) -> bool:
+    return fmean(alpha < 1 for alpha, _ in favourites(one, rounds)) > 0.5
 
 
 def insensitive(
@@ -125,11 +119,9 @@ def pairs_of(
     """A table of the best pairs of damping and penalty."""
 
     def runs(scale: Scale) -> Runs:
-        """Every damping with every penalty, a few of them at smoke."""
-        counts = {"smoke": clients[:1], "quick": (clients[0], 100), "paper": clients}[scale]
-        smoke = scale == "smoke"
-        pairs = ((0.1, 1.0), (1.0, 10.0)) if smoke else (DAMPINGS, PENALTIES)
-        for labels in grid(clients=counts, alpha=pairs[0], rho=pairs[1]):
+        """Every damping with every penalty."""
+        counts = clients if scale == "paper" else (clients[0], 100)
+        for labels in grid(clients=counts, alpha=DAMPINGS, rho=PENALTIES):
             overrides = [f"+experiment=fednew/{preset}", "algorithm=fednew_record"]
             yield Run(labels, overrides, {**OWN, **SMALLER[scale], **settings(labels)})
 
@@ -191,17 +183,23 @@ def pairs_of(
         ],
         figures=[Figure("heatmap", "rho", y="alpha", measures="accuracy", panels="clients")],
         claims=[
-            claim(
+            Claim(
+                "rho",
+                "the best penalty is 1 at more of the rounds and numbers of clients than any other",
                 place,
+                shape("penalty 1 is the best most often", rho),
                 note="the paper sorts its three pairs by their accuracy after round 70, which "
                 "alone is a reading here",
                 readings=LAST_ROUNDS,
-            )(rho),
-            claim(
+            ),
+            Claim(
+                "alpha",
+                "the best damping is below 1 at most of the rounds and numbers of clients",
                 place,
+                shape("the best damping is below 1 at most of them", alpha),
                 note="where rho is much larger than alpha the choice of alpha is a tie",
                 readings=LAST_ROUNDS,
-            )(alpha),
+            ),
             Claim(
                 "top_three",
                 "the three best pairs are within two points of one another, at every round and "

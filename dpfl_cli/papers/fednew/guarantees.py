@@ -50,7 +50,6 @@ VARIANTS: Mapping[tuple[str, str], Values] = {
 
 def runs(scale: Scale) -> Runs:
     shared = {"dp.mode": "sound", "dp.delta": 1.0e-05, "evaluation.final_window": 5}
-    rounds = {"rounds": 3} if scale == "smoke" else {}
     for ((unit, variant), values), target in product(VARIANTS.items(), TARGETS):
         algorithm = "fednew" if unit == "client" else "fednew_record"
         overrides = ["+experiment=fednew/adult", f"algorithm={algorithm}", f"dp.unit={unit}"]
@@ -59,7 +58,7 @@ def runs(scale: Scale) -> Runs:
         yield Run(
             {"level": unit, "variant": variant, "target": target},
             overrides,
-            {**shared, **values, **rounds, "dp.epsilon": target},
+            {**shared, **values, "dp.epsilon": target},
         )
 
 

@@ -4,7 +4,6 @@ paper's are lost. Nothing is trained.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from dpfl_cli.papers.fednew._search import (
     DAMPINGS,
@@ -21,17 +20,20 @@ from dpfl_cli.papers.fednew._search import (
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
+    Claim,
+    Comparison,
     Comparisons,
     Fact,
     Figure,
     Rows,
     Run,
     Runs,
+    Sample,
     Scale,
     Table,
     claim,
+    every,
     exact,
-    grid,
     untrained,
 )
 
@@ -43,11 +45,9 @@ def private(algorithm: str, level: str = "record") -> list[str]:
     return [*dp, "dp.epsilon=1", f"algorithm={algorithm}"]
 
 
-def equal(rows: Rows, measure: str, wanted: float, **labels: Any) -> Comparisons:
-    """A measure has this value in every cell of a grid."""
-    for cell in grid(**labels):
-        where = ", ".join(map(str, cell.values()))
-        yield exact(rows.value(measure, **cell) == wanted, f"{measure} is {wanted:g} ({where})")
+def equal(found: Sample, right: float) -> Comparison:
+    """A measure has this value in a cell."""
+    return exact(found.mean == right, f"{found.text} is {right:g}")
 
 
 # --- Table 1: data ----------------------------------------------------------------------------
@@ -86,8 +86,8 @@ def table1_runs(scale: Scale) -> Runs:
 @claim("Table 1", "holds")
 def adult(rows: Rows) -> Comparisons:
     """Adult has 32,561 records and 246 parameters (123 x 2)"""
-    yield from equal(rows, "records", 32561, task="adult", clients=10)
-    yield from equal(rows, "dimension", 246, task="adult", clients=10)
+    for measure, number in (("records", 32561), ("dimension", 246)):
+        yield equal(rows(measure, task="adult", clients=10), number)
 
 
 def _complete(rows: Rows) -> Comparisons:
@@ -126,28 +126,32 @@ def adult_clients(rows: Rows, share: float = 0.0) -> Comparisons:
 )
 def narrow(rows: Rows) -> Comparisons:
     """a narrow layer has 640 parameters (64 x 10), federated EMNIST's 4700 (100 x 47)"""
-    yield from equal(rows, "dimension", 640, task=IMAGES, clients=500)
-    yield from equal(rows, "dimension", 4700, task="femnist", clients=47)
+    for task, clients in (*dict.fromkeys(IMAGES, 500).items(), ("femnist", 47)):
+        number = 4700 if task == "femnist" else 640
+        yield equal(rows("dimension", task=task, clients=clients), number)
 
 
 OTHER = "the paper's network is not at hand, so this says nothing of the paper: "
-
-
-@claim(
-    "ours",
-    note=f"{OTHER}12,800 with EfficientNet-Lite0, 20,480 with what stands in for it",
-    readings={"with the 1280 features of EfficientNet-Lite0": {"features": 1280}},
-)
-def wide(rows: Rows, features: int = 2048) -> Comparisons:
-    """the wide layer that is run here is as large as the paper's, 20,480 parameters (2048 x 10)"""
-    tasks = [f"{task}_wide" for task in IMAGES]
-    yield from equal(rows, "dimension", 10 * features, task=tasks, clients=500)
-
-
-@claim("Table 5", "holds", invariant=True, note="the stand-in is made with this number")
-def femnist(rows: Rows) -> Comparisons:
-    """each of 47 clients of federated EMNIST holds 1920 images"""
-    yield from equal(rows, "each", 1920, task="femnist", clients=47)
+WITH_LITE = "with the 1280 features of EfficientNet-Lite0"
+SIZES = [
+    Claim(
+        "wide",
+        "the wide layer that is run here is as large as the paper's, 20,480 parameters (2048 x 10)",
+        "ours",
+        every(equal, "dimension", task=[f"{one}_wide" for one in IMAGES], clients=500, right=20480),
+        note=f"{OTHER}12,800 with EfficientNet-Lite0, 20,480 with what stands in for it",
+        readings={WITH_LITE: {"right": 12800}},
+    ),
+    Claim(
+        "femnist",
+        "each of 47 clients of federated EMNIST holds 1920 images",
+        "Table 5",
+        every(equal, "each", task="femnist", clients=47, right=1920),
+        "holds",
+        invariant=True,
+        note="the stand-in is made with this number",
+    ),
+]
 
 
 table1 = Artifact(
@@ -198,27 +202,25 @@ def table2_runs(scale: Scale) -> Runs:
             yield Run({"task": task, "layer_size": width}, overrides, values)
 
 
-@claim(
-    "Table 2",
-    "holds",
-    id="narrow",
-    invariant=True,
-    note="the runs take 64 principal components because the paper has 64 features",
-)
-def narrow_features(rows: Rows) -> Comparisons:
-    """the narrow layer takes 64 features"""
-    yield from equal(rows, "features", 64, task=IMAGES, layer_size="narrow")
-
-
-@claim(
-    "ours",
-    id="wide",
-    note=f"{OTHER}1280 with EfficientNet-Lite0, 2048 with what stands in for it",
-    readings={"with the 1280 features of EfficientNet-Lite0": {"count": 1280}},
-)
-def wide_features(rows: Rows, count: int = 2048) -> Comparisons:
-    """the wide layer that is run here takes as many features as the paper's, 2048"""
-    yield from equal(rows, "features", count, task=IMAGES, layer_size="wide")
+FEATURES = [
+    Claim(
+        "narrow",
+        "the narrow layer takes 64 features",
+        "Table 2",
+        every(equal, "features", task=IMAGES, layer_size="narrow", right=64),
+        "holds",
+        invariant=True,
+        note="the runs take 64 principal components because the paper has 64 features",
+    ),
+    Claim(
+        "wide",
+        "the wide layer that is run here takes as many features as the paper's, 2048",
+        "ours",
+        every(equal, "features", task=IMAGES, layer_size="wide", right=2048),
+        note=f"{OTHER}1280 with EfficientNet-Lite0, 2048 with what stands in for it",
+        readings={WITH_LITE: {"right": 1280}},
+    ),
+]
 
 
 table2 = Artifact(
@@ -341,7 +343,7 @@ def known(rows: Rows) -> Comparisons:
 def fixed(rows: Rows) -> Comparisons:
     """server step and both bounds of gradients of DP-FedNew are 1"""
     for name in ("clip", "side", "eta"):
-        yield from equal(rows, name, 1, method="FN", parameter=name)
+        yield equal(rows(name, method="FN", parameter=name), 1)
 
 
 table7 = Artifact(

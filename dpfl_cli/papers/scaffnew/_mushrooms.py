@@ -1,11 +1,12 @@
 """Logistic regression on mushrooms: what its artifacts share, and the claims of Figure 12."""
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from math import inf
 from typing import Any
 
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, ascends, shape
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, ascends
 from dpfl_cli.reproduction.api import (
     Best,
     Claim,
@@ -24,11 +25,11 @@ from dpfl_cli.reproduction.api import (
     claim,
     every,
     exact,
+    shape,
 )
 
 DIVISORS = tuple(number for number in range(1, 481) if 480 % number == 0)
 STEPS = {
-    "smoke": (1, 4, 20),
     "quick": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 60),
     "paper": DIVISORS,
 }
@@ -114,37 +115,29 @@ def over_epsilon(rows: Rows, cell: Where, label: str = "tau") -> list[float]:
     return [float(rows.best("suboptimality", label, eps=eps, **cell)) for eps in EPSILONS]
 
 
-def inside(**cells: Any) -> Judge:
+def _is_inside(rows: Rows, cell: Where) -> bool:
     """It is neither 1 nor 480, one communication in all."""
-
-    def test(rows: Rows, cell: Where) -> bool:
-        found = [rows.value("suboptimality", tau=tau, **cell) for tau in (1, 480)]
-        best = rows.value("suboptimality", tau=best_steps(rows, **cell), **cell)
-        return best < min(found)
-
-    return shape("best local steps beat 1 and 480", test, **cells)
+    found = [rows.value("suboptimality", tau=tau, **cell) for tau in (1, 480)]
+    return rows.value("suboptimality", tau=best_steps(rows, **cell), **cell) < min(found)
 
 
-def no_fall(steps: int = 1, **cells: Any) -> Judge:
+def _falls_little(rows: Rows, cell: Where, steps: int) -> bool:
     """It rises as epsilon falls, or falls by so many steps of the grid at most."""
-
-    def test(rows: Rows, cell: Where) -> bool:
-        grid = rows.choices("tau")
-        places = [grid.index(best) for best in over_epsilon(rows, cell)]
-        return all(high <= low + steps for low, high in pairwise(places))
-
-    return shape("best local steps do not fall with epsilon", test, **cells)
+    grid = rows.choices("tau")
+    places = [grid.index(best) for best in over_epsilon(rows, cell)]
+    return all(high <= low + steps for low, high in pairwise(places))
 
 
-def in_factor(free: float, alike: float = inf, near: float = 3, **cell: Any) -> Judge:
+def _is_near(rows: Rows, cell: Where, free: float, near: float, alike: float = inf) -> bool:
     """It is within a factor of 1/p* = `free` at every epsilon, and within `alike` of itself."""
+    best = over_epsilon(rows, cell)
+    within = all(free / near <= one <= free * near for one in best)
+    return within and max(best) <= alike * min(best)
 
-    def test(rows: Rows, cell: Where) -> bool:
-        best = over_epsilon(rows, cell)
-        within = all(free / near <= one <= free * near for one in best)
-        return within and max(best) <= alike * min(best)
 
-    return shape("best local steps", test, method="ScaffNew", **cell)
+inside = partial(shape, "best local steps beat 1 and 480", _is_inside)
+no_fall = partial(shape, "best local steps do not fall with epsilon", _falls_little, steps=1)
+in_factor = partial(shape, "best local steps are near 1/p*", _is_near, method="ScaffNew", near=3)
 
 
 def closer(**cells: Any) -> Judge:
@@ -171,15 +164,6 @@ def knee(rows: Rows) -> Comparisons:
     )
     yield exact(at_12 <= 1.1 * one, f"{at_12:.3g} at 12 <= 1.1 {one:.3g} at 1")
     yield exact(at_20 > 2 * one, f"{at_20:.3g} at 20 > 2 {one:.3g} at 1")
-
-
-def _steps_between(low: float, high: float) -> Judge:
-    """The best number of local steps is in a range at every epsilon."""
-    return shape(
-        f"{low:.3g} <= best local steps <= {high:.3g}",
-        lambda one, cell: all(low <= best <= high for best in over_epsilon(one, cell)),
-        **OF_STEPS,
-    )
 
 
 @claim("ours", "holds", invariant=True)
@@ -219,13 +203,13 @@ def c3(rows: Rows, falls: bool = True) -> Comparisons:
         yield above(high, low)
 
 
-def _predicted(low: float, high: float, coins: Any) -> Judge:
-    def test(rows: Rows, cell: Where) -> bool:
-        advised = [rows.value("advised", eps=eps, **cell) for eps in EPSILONS]
-        both = zip(advised, _best_times(rows, cell), strict=True)
-        return all(low * one <= found <= high * one for one, found in both)
+def _predicts(rows: Rows, cell: Where, low: float, high: float) -> bool:
+    advised = [rows.value("advised", eps=eps, **cell) for eps in EPSILONS]
+    both = zip(advised, _best_times(rows, cell), strict=True)
+    return all(low * one <= found <= high * one for one, found in both)
 
-    return shape(f"{low:g} T* <= best T <= {high:g} T*", test, coins=coins)
+
+predicted = partial(shape, "best T is near T*", _predicts)
 
 
 @claim("ours", "holds")
@@ -292,7 +276,7 @@ CLAIMS = (
         "the best number of local steps of DP-ScaffNew is the same for all epsilons within a "
         "factor of 2, and within a factor of 3 of 1/p*",
         FIGURE,
-        in_factor(10, alike=2, sweep="steps"),
+        in_factor(free=10, alike=2, sweep="steps"),
         "holds",
         note="the factors are ours",
     ),
@@ -312,13 +296,13 @@ CLAIMS = (
         "c8_advice",
         "it is next to 1/p* = 10 on the grid, 8 to 12",
         FIRST,
-        _steps_between(8, 12),
+        in_factor(free=10, near=1.25, sweep="steps"),
         "fails",
         note="fewer messages mean less noise, and DP-ScaffNew loses little by them up to about "
         "twice 1/p*",
         readings={
-            "within a factor of 2 of 1/p*": _steps_between(5, 20),
-            "within a factor of 3 of it": _steps_between(10 / 3, 30),
+            "within a factor of 2 of 1/p*": {"near": 2},
+            "within a factor of 3 of it": {"near": 3},
         },
     ),
     knee,
@@ -326,7 +310,7 @@ CLAIMS = (
         "c9",
         "the best number of iterations is between T*/3 and 3 T*, with every schedule",
         FIGURE,
-        _predicted(1 / 3, 3, COINS),
+        predicted(low=1 / 3, high=3, coins=COINS),
         "holds",
         note="the factor is ours",
     ),
@@ -334,12 +318,12 @@ CLAIMS = (
         "c9_precise",
         "T* predicts it with high precision (within 20 % at every epsilon)",
         FIGURE,
-        _predicted(0.8, 1.2, "deterministic"),
+        predicted(low=0.8, high=1.2, coins="deterministic"),
         "fails",
         note="20 % is ours; the bound takes the rate 1 - mu/L, the slowest of the problem; most of "
         "the error falls faster",
         readings={
-            "within 50 %": _predicted(0.5, 1.5, "deterministic"),
+            "within 50 %": {"low": 0.5, "high": 1.5},
             "within 20 %, where coins decide when to communicate": {"coins": COINS[1:]},
             "within 20 %, with a tenth of v": {"coins": "tenth_v"},
             "within 20 %, with 20 clients": {"coins": "clients20"},

@@ -4,20 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import nan
 from statistics import correlation
-from typing import Any
 
 from dpfl_cli.papers.scaffnew import WORDS
 from dpfl_cli.reproduction.api import (
-    Comparisons,
-    Judge,
     Rows,
     Run,
-    Sample,
     Scale,
     Where,
-    best_by_others,
-    each_seed,
-    grid,
 )
 
 METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_scheduled"}
@@ -48,11 +41,6 @@ WRONG_IF_CONSTANT = {"messidor": 45.0}  # test error (%) of who always answers t
 LR = {"cifar10": 0.05, "femnist": 0.1, "reddit": 5.0, "ixi": 0.5, "messidor": 0.05}  # small sizes
 PAPER_LR = {**LR, "messidor": 0.3}
 
-TINY_VOLUMES = (
-    "dataset.shape=[8,8,8]",
-    "dataset.train_records=[2,2,2]",
-    "dataset.test_records=[1,1,1]",
-)
 QUICK_TASKS = {
     "cifar10": (
         "model=cnn_cifar_small",
@@ -109,41 +97,6 @@ SMALL = {  # networks and data: all sizes are small
             "algorithm.batch_size=4",
         ),
     },
-    "smoke": {
-        "cifar10": (
-            "model=cnn_cifar_small",
-            "model.channels=[2,2]",
-            "dataset.test_records=20",
-            "model.train_loss_records=4",
-            "algorithm.batch_size=2",
-        ),
-        "femnist": (
-            "model.channels=[2,2]",
-            "model.hidden=null",
-            "dataset.train_records=500",
-            "dataset.test_records=4",
-            "model.train_loss_records=4",
-            "algorithm.batch_size=2",
-        ),
-        "reddit": (
-            "model.embedding=8",
-            "model.hidden=8",
-            "dataset.vocabulary=200",
-            "dataset.train_records=20",
-            "dataset.test_records=4",
-            "model.train_loss_records=4",
-            "algorithm.batch_size=2",
-        ),
-        "ixi": (*TINY_VOLUMES, "model.channels=4", "algorithm.batch_size=1"),
-        "messidor": (
-            "model=vgg11_small",
-            "dataset.side=32",
-            "model.width=4",
-            "dataset.train_records=4",
-            "dataset.test_records=4",
-            "algorithm.batch_size=2",
-        ),
-    },
 }
 
 
@@ -174,28 +127,6 @@ def targets_of(rows: Rows) -> list[float]:
 
 def in_words(cell: Where) -> str:
     return ", ".join(f"{name}={value}" for name, value in cell.items())
-
-
-def lowest_by_others(rows: Rows, **cell: Any) -> Sample:
-    """The error at the best number of local steps, which for every seed the others choose."""
-    text = f"best error by the other seeds ({in_words(cell)})"
-    return best_by_others(rows.along("error", **cell), text)
-
-
-Test = Callable[[Rows, Where], bool | str]  # as `each_seed` takes them
-
-
-def shape(text: str, test: Test, **labels: Any) -> Judge:
-    """A statement of shape about every cell of a grid, tested on the rows of every seed; a reading
-    may give it other values of labels.
-    """
-
-    def judge(rows: Rows, **other: Any) -> Comparisons:
-        for cell in grid(**labels | other):
-            truths = (test(one, cell) for one in rows.by_seed())
-            yield each_seed(truths, f"{text} ({in_words(cell)})")
-
-    return judge
 
 
 def ascends(values: Iterable[float]) -> bool:

@@ -43,7 +43,7 @@ NO_TIME = "declared at this size too and not run, for the time on a GPU was over
 
 
 def _runs(scale: Scale) -> Runs:
-    for labels in grid(method=METHODS, eps=OF_NETWORKS if scale == "paper" else TARGETS[scale]):
+    for labels in grid(method=METHODS, eps=OF_NETWORKS if scale == "paper" else TARGETS):
         steps = TRIED[labels["eps"]] if scale == "paper" else tried(scale, "cifar10")
         for tau in steps:
             cell = {"task": "cifar10", **labels, "C": 10.0, "tau": tau}

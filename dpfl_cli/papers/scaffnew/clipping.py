@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dpfl_cli.papers.scaffnew._tasks import METHODS, TINY_VOLUMES
+from dpfl_cli.papers.scaffnew._tasks import METHODS
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -35,17 +35,14 @@ SMALL_VOLUMES = (
 
 
 def runs(scale: Scale) -> Runs:
-    smoke = scale == "smoke"
-    overrides = (*TINY_VOLUMES, "model.channels=4") if smoke else SMALL_VOLUMES
-    iterations, local_steps = (4, 2) if smoke else (75, 5)
     for labels in grid(task="ixi", method=METHODS, clipping=CLIPPING):
         yield Run(
             labels,
-            ["+experiment=scaffnew/ixi", *overrides, METHODS[labels["method"]], "dp=none"],
+            ["+experiment=scaffnew/ixi", *SMALL_VOLUMES, METHODS[labels["method"]], "dp=none"],
             {
-                "rounds": iterations,
-                "evaluation.every": local_steps,
-                "algorithm.local_steps": local_steps,
+                "rounds": 75,
+                "evaluation.every": 5,
+                "algorithm.local_steps": 5,
                 "algorithm.local_lr": 0.5,
                 "algorithm.clip_norm": CLIPPING[labels["clipping"]],
                 "algorithm.watched_client": 0,

@@ -13,7 +13,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     WRONG_IF_CONSTANT,
     notes_of,
     on_task,
-    shape,
 )
 from dpfl_cli.papers.scaffnew.local_steps import ERROR, LOWEST, TARGETS, inside, tried
 from dpfl_cli.reproduction.api import (
@@ -40,11 +39,11 @@ from dpfl_cli.reproduction.api import (
     best_by_others,
     each_seed,
     grid,
+    shape,
     sized,
 )
 
 SHARES = {  # of the usual number of iterations
-    "smoke": (1, 2),
     "quick": (0.25, 0.5, 1, 2),
     "paper": (0.5, 1, 2),
 }
@@ -63,8 +62,6 @@ BEST_OF_FEDAVG = BEST | {"cifar10": (60, 5, 1)}
 
 def _local_steps(scale: Scale, task: str, method: str, eps: Any) -> Sequence[int]:
     """The best ones; at scale=paper all of which a search takes the best."""
-    if scale == "smoke":
-        return (1,)
     if scale == "paper":
         return tried(scale, task)
     low, high, none = (BEST if method == "ScaffNew" else BEST_OF_FEDAVG)[task]
@@ -79,7 +76,7 @@ def _at_usual_iterations(run: Run) -> dict[str, Any]:
 
 
 def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
-    for curve in grid(task=tasks, method=METHODS, eps=TARGETS[scale]):
+    for curve in grid(task=tasks, method=METHODS, eps=TARGETS):
         usual = tried(scale, curve["task"])[-1]
         more = LONGER if scale == "paper" and curve["task"] == "cifar10" else ()
         times = [round(share * usual) for share in (*SHARES[scale], *more)]

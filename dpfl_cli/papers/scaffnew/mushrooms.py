@@ -31,12 +31,10 @@ from dpfl_cli.reproduction.api import (
 )
 
 STEPS = {
-    "smoke": (1, 2, 4, 10, 20),
     "quick": (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 30, 40, 60, 120, 480),
     "paper": DIVISORS,
 }
 ITERATIONS = {
-    "smoke": (80, 120),
     "quick": (80, 120, 160, 200, 220, 250, 270, 320, 400, 500, 620, 800, 1000),
     "paper": (
         *(80, 100, 120, 140, 160, 180, 200, 220, 250, 270, 300),
@@ -58,24 +56,22 @@ FEWER = (*range(20, 105, 5), 120, 140, 160, 200)  # for T* of 68 to 161 at condi
 
 
 def runs(scale: Scale) -> Runs:
-    small: dict[str, Any] = {"dataset.records": 500} if scale == "smoke" else {}
-    usual = {**small, "rounds": 60 if small else 480, "evaluation.every": 120}
+    usual = {"rounds": 480, "evaluation.every": 120}
     at_end = {"evaluation.every": 10000}
-    targets = (0.5, 3.3) if scale == "smoke" else EPSILONS
     # (a) local steps at 480 iterations
-    for labels in grid(sweep="steps", tau=STEPS[scale], method=METHODS, eps=[*targets, NONE]):
+    for labels in grid(sweep="steps", tau=STEPS[scale], method=METHODS, eps=[*EPSILONS, NONE]):
         yield on_mushrooms(labels, usual)
     # (b) iterations at 10 local steps
-    advised = {"method": "ScaffNew", "eps": targets}
+    advised = {"method": "ScaffNew", "eps": EPSILONS}
     for labels in grid(sweep="iterations", **advised, coins=COINS, T=ITERATIONS[scale]):
-        yield on_mushrooms(labels, {**small, **COINS[labels["coins"]], **at_end})
+        yield on_mushrooms(labels, {**COINS[labels["coins"]], **at_end})
     for problem, values in OTHERS.items() if scale == "paper" else ():
         times = FEWER if problem == "condition25" else ITERATIONS[scale]
         for labels in grid(sweep="iterations", **advised, coins=problem, T=times):
             yield on_mushrooms(labels, {**values, **at_end}, values.get("dp.v", V))
     for labels in grid(sweep="proved", **advised):  # noise that is proved for the target
         yield on_mushrooms(labels, {**usual, **at_end}, v=None)
-    long = {**small, "rounds": 480 if small else 2400, "evaluation.every": 240}
+    long = {"rounds": 2400, "evaluation.every": 240}
     for labels in grid(sweep="none", method=METHODS):  # (c) without noise
         yield on_mushrooms(labels, long)
 

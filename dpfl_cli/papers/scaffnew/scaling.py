@@ -18,7 +18,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     ascends,
     fit_over_clip_norms,
     r_squared,
-    shape,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -43,6 +42,7 @@ from dpfl_cli.reproduction.api import (
     falling,
     grid,
     level,
+    shape,
     sized,
 )
 
@@ -53,10 +53,8 @@ V = 9.4e-11  # at C = 100 the noise is that of fig12
 
 
 def runs(scale: Scale) -> Runs:
-    small = scale == "smoke"
-    base = {"evaluation.every": 120} | ({"dataset.records": 500, "rounds": 60} if small else {})
-    clip_norms, targets = (CLIP_NORMS[2:], EPSILONS[:2]) if small else (CLIP_NORMS, EPSILONS)
-    for labels in grid(part="grid", method=METHODS, C=clip_norms, eps=targets, tau=STEPS[scale]):
+    base = {"evaluation.every": 120}
+    for labels in grid(part="grid", method=METHODS, C=CLIP_NORMS, eps=EPSILONS, tau=STEPS[scale]):
         yield on_mushrooms(labels, base, V)
     # a tenth of C and of epsilon: the noise multiplier has the same digits
     for labels in grid(part="tenth", method=METHODS, tenth=(0.1, 0.33), tau=STEPS[scale]):
