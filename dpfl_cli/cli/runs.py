@@ -276,7 +276,7 @@ def _payload(records: list[RunRecord], ids: set[str], kind: str) -> bytes:
         frame.infer_objects().to_parquet(sink, engine="pyarrow", index=False)
     except ImportError as error:
         raise ConfigError(
-            ".parquet needs pyarrow: pip install 'dpfl[parquet]', or write .csv"
+            ".parquet needs pyarrow: pip install '.[parquet]' in dpfl's folder, or write .csv"
         ) from error
     return sink.getvalue()
 

@@ -4,6 +4,7 @@ import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from rich.cells import cell_len
@@ -64,8 +65,8 @@ def print_table(
 
 
 def _folded(rows: Iterable[Iterable[tuple[str, str]]], width: int) -> list[str]:
-    """Each row of names and cells as a text of lines of this width."""
-    texts = (" ".join(f"{name}={cell}" for name, cell in row) for row in rows)
+    """Each row of names and cells, but for empty ones, as a text of lines of this width."""
+    texts = (" ".join(f"{name}={cell}" for name, cell in row if cell) for row in rows)
     wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
     return [wrapper.fill(text) for text in texts]
 
@@ -149,10 +150,13 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
         shown = [{name: row[name] for name in row if name not in common} for row in table]
         # not by rich, which takes 20 s for a table of 5,000 runs
         cells = [*map(list, shown[:1]), *(list(row.values()) for row in shown)]
-        lines = [*aligned(cells), ""]
-        if max(map(len, lines)) > console.width:
+        lines = aligned(cells)
+        if max(map(len, lines), default=0) > console.width:  # names of columns in several lines
+            names = (name.replace("_", "_ ").split() for name in cells[0])
+            lines = aligned([*zip_longest(*names, fillvalue=""), *cells[1:]])
+        if max(map(len, lines), default=0) > console.width:
             lines = _folded((row.items() for row in shown), console.width)
-        console.out("\n".join(lines))
+        console.out("\n".join([*lines, ""]))
     reports = [record.result["privacy"] for record in records]
     for line in (
         ", ".join(f"{name} {cell}" for name, cell in common.items()),
@@ -200,10 +204,11 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
                 [value for one in done if (value := last[one].get(name)) is not None], len(group)
             )
             for name in metrics
+            if not done or any(name in last[one] for one in done)
         }
         known = sorted(done or group, key=lambda one: results[one]["privacy"]["epsilon"] or 0.0)
         ends = dict.fromkeys(rows[one]["epsilon"] for one in (known[0], known[-1]))
-        mean = rows[group[0]] | averages
+        mean = rows[group[0]] | dict.fromkeys(metrics, "") | averages
         mean |= {"epsilon": " to ".join(ends), "seeds": str(len(group))}
         means.append({name: mean[name] for name in mean if name not in ("run", "seed", "status")})
     return rows, means if len(means) < len(rows) else []

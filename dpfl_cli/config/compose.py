@@ -229,7 +229,7 @@ def _said(error: Exception) -> str:
             if group in GROUPS:
                 hint += " (one of your own needs --plugin FILE, in Python plugins=[FILE])"
             if (group, option) == ("hydra/sweeper", "optuna"):
-                hint = "Optuna's sweeper is not installed; pip install 'dpfl[optuna]'"
+                hint = "Optuna's sweeper is not installed; pip install '.[optuna]' in dpfl's folder"
             return f"{group}={option}: {hint}"
         shows = "dpfl run --help" if group.startswith("experiment") else "dpfl list"
         return f"{error.missing_cfg_file}: no such config; `{shows}` shows what there is"

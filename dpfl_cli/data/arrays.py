@@ -15,7 +15,7 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError, without_values
 from dpfl_cli.config.own_files import OwnFile, OwnPath, content_of, is_code, own_object, read_own
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
-from dpfl_cli.data.loading import HeldOut, Kept, NamedArrays, fraction_of, own_paths
+from dpfl_cli.data.loading import HeldOut, Kept, NamedArrays, fraction_of, logger, own_paths
 from dpfl_cli.data.sources import LARGEST, listing_sha256
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import delimiter
@@ -86,6 +86,7 @@ class Arrays(Kept):
                 f"dataset.path={settings.path}: all targets are equal; classes need two labels, "
                 "and regression floats"
             )
+        everyone = len(np.unique(pool["clients"])) if "clients" in pool else 0
         if held := fraction_of(settings.test_fraction, size, f"{size} records"):
             mixed = stream_generator(0, "data").permutation(size)
             parts = np.sort(mixed[held:]), np.sort(mixed[:held])
@@ -94,6 +95,15 @@ class Arrays(Kept):
         natural, names = None, None
         if "clients" in pool:
             names, natural = np.unique(pool["clients"], return_inverse=True)
+            if lost := everyone - len(names):
+                logger.warning(
+                    "dataset.test_fraction=%g: of %d of the %d clients all records are "
+                    "held out: they are none of the %d that train",
+                    settings.test_fraction,
+                    lost,
+                    everyone,
+                    len(names),
+                )
         info = DatasetInfo(
             name="arrays",
             source="real",
@@ -193,7 +203,7 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> Mapping[s
             table = pd.read_csv(io.StringIO(text), sep=delimiter(text))
     except ImportError as error:
         raise ConfigError(
-            f"{where}: needs pyarrow: pip install 'dpfl[parquet]', or write .csv"
+            f"{where}: needs pyarrow: pip install '.[parquet]' in dpfl's folder, or write .csv"
         ) from error
     except Exception as error:  # there is no list of what reading a damaged one raises
         first, *_ = str(error).splitlines() or [type(error).__name__]

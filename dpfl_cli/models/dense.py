@@ -299,6 +299,9 @@ def classes_of(model: str, info: DatasetInfo) -> int:
     """c; a ConfigError where a dataset has no classes."""
     if info.classes is None:
         raise misfit(
-            model, "records with classes (targets: whole numbers or texts)", info, "dataset=mnist"
+            model,
+            "records with classes (targets: whole numbers or texts)",
+            info,
+            "model=linear_regression, dataset=mnist",
         )
     return info.classes

@@ -30,6 +30,7 @@ from dpfl_cli.reproduction.look import (
     draw_curve,
     draw_fits,
     entries_of,
+    in_even_lines,
     legend,
     mark_diverged,
     place_ticks,
@@ -122,7 +123,7 @@ class _Drawing:
             panel = dict(zip(spec.panels, key, strict=True))
             inside = matching(self.found, panel, self.labels)
             words = ", ".join(heading(artifact, *pair) for pair in panel.items())
-            axis.set_title(textwrap.fill(words, letters))
+            axis.set_title(in_even_lines(words, letters) if words else "")
             if spec.kind == "heatmap":
                 row = matching(self.found, dict(list(panel.items())[:-1]), self.labels)
                 images[position // self.across] = self._heatmap(axis, inside, row["value"])
@@ -156,8 +157,10 @@ class _Drawing:
         """
         if not self.spec.spread or cells["std"].isna().all():
             return []
-        known = self.artifact.measures.get(cells[MEASURE].iloc[0])
-        bounds = known.bounds if known else (None, None)
+        measure = cells[MEASURE].iloc[0]
+        known = self.artifact.measures.get(measure)
+        # what was chosen among values of a setting, as local steps, is not negative
+        bounds = known.bounds if known else (0.0 if measure.startswith(BEST) else None, None)
         width = cells["std"].fillna(0)
         return [(cells["value"] + side * width).clip(*bounds) for side in (-1, 1)]
 
@@ -319,4 +322,4 @@ def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing], wide: in
     drawn = [one for one in drawn if one.spec.spread and one.spec.kind != "heatmap"]
     spreads = any(one.found["std"].notna().any() for one in drawn)
     about = ", ".join(parts) + " (± 1 standard deviation)" * spreads
-    return "\n".join(textwrap.fill(text, min(110, wide)) for text in (artifact.title, about))
+    return "\n".join(in_even_lines(text, min(110, wide)) for text in (artifact.title, about))

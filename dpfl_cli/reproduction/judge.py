@@ -118,7 +118,8 @@ def judge(
     def compared(claim: Claim, under: str = "") -> tuple[list[Comparison], str]:
         """The comparisons, and why there are none if so."""
         try:
-            found = list(claim.reading(under)(rows))
+            made: Any = claim.reading(under)(rows)  # of a user's: whatever it returns
+            found = [made] if isinstance(made, Comparison) else list(made)
             if others := [one for one in found if not isinstance(one, Comparison)]:
                 raise ConfigError(f"{others[0]!r} is no comparison; yield above(…) or exact(…)")
             return found, f"{NOT_RUN}: it has nothing to compare"

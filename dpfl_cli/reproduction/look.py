@@ -2,8 +2,10 @@
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from math import log
 from typing import Any, NamedTuple
@@ -66,6 +68,21 @@ WIDEST = 12.5  # inches of a figure, 2000 pixels: more cannot be read at the wid
 MARKED = 16  # lines with at most this many points get markers
 LETTER = 0.085  # inches that one below an axis takes
 TICKED = 8  # a log x axis with at most this many places has its ticks there
+
+
+def in_even_lines(text: str, width: int) -> str:
+    """A text in as few lines of at most this width as it takes, about equally long.
+
+    >>> in_even_lines("optimality against the number of rounds on ijcnn1", 40)
+    'optimality against the\\nnumber of rounds on ijcnn1'
+    """
+    wrap = partial(textwrap.wrap, text, break_long_words=False)
+    lines = len(wrap(width))
+    return next(
+        "\n".join(broken)
+        for narrower in range(max(1, len(text) // lines), width + 1)
+        if len(broken := wrap(narrower)) == lines
+    )
 
 
 def saved(canvas: Canvas, stem: str) -> dict[str, bytes]:

@@ -136,6 +136,7 @@ def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
     """
     if importlib.util.find_spec(name) is None:
         raise ConfigError(
-            f"hydra/launcher={name}: the package {name} is not installed; pip install dpfl[{name}]"
+            f"hydra/launcher={name}: the package {name} is not installed; "
+            f"pip install '.[{name}]' in dpfl's folder"
         )
     return parse_settings(BACKENDS[name], dict(options), "hydra.launcher")

@@ -272,8 +272,8 @@ def _note(active: Sequence[Member]) -> str:
 
 @contextlib.contextmanager
 def deferred_interrupt(progress: Progress) -> Iterator[Callable[[], bool]]:
-    """Yields whether Ctrl-C was pressed, so that the round in flight ends and is saved; a second
-    one stops at once.
+    """Yields whether Ctrl-C was pressed or SIGTERM came (as from a cluster whose time is up), so
+    that the round in flight ends and is saved; a second one stops at once.
     """
     stop = threading.Event()
 
@@ -283,7 +283,7 @@ def deferred_interrupt(progress: Progress) -> Iterator[Callable[[], bool]]:
         stop.set()
         progress.say("interrupted: stopping when what is done is kept (again to stop at once)")
 
-    with handled(handler, signal.SIGINT):
+    with handled(handler, signal.SIGINT, signal.SIGTERM):
         yield stop.is_set
 
 

@@ -263,8 +263,8 @@ def work(own: Assignment) -> Report:
 
 @contextlib.contextmanager
 def _stop_asked(own: Assignment) -> Iterator[Callable[[], bool]]:
-    """Yields whether to stop: the parent says so or is gone, or this process got SIGINT, or SIGUSR2
-    (its time is nearly up).
+    """Yields whether to stop: the parent says so or is gone, or this process got SIGINT, SIGTERM or
+    SIGUSR2 (its time is nearly up).
     """
     stopped = threading.Event()
     looked = 0.0
@@ -277,7 +277,7 @@ def _stop_asked(own: Assignment) -> Iterator[Callable[[], bool]]:
                 stopped.set()
         return stopped.is_set()
 
-    with handled(lambda *_: stopped.set(), signal.SIGINT, signal.SIGUSR2):
+    with handled(lambda *_: stopped.set(), signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         yield asked
 
 

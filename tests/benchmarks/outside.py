@@ -1,6 +1,6 @@
 """dpfl beside Flower: the same federation, without noise, ends in the same model.
 
-    pip install dpfl[outside]
+    pip install '.[outside]'
     python -m tests.benchmarks.outside
 
 Clients with unequal data train a network, every round by some full-batch steps: once in dpfl, once

@@ -695,7 +695,10 @@ def test_doctor_is_content_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert "composes and validates" in out
 
 
-def test_interrupting_a_process_exits_130_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_a_process_exits_130_and_loses_nothing(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     words = [
         "run",
         "dataset.clients=200",
@@ -718,7 +721,7 @@ def test_interrupting_a_process_exits_130_and_loses_nothing(tmp_path: Path) -> N
         time.sleep(0.02)
     (checkpoint,) = unfinished.glob("*/checkpoint.pt")
     before = checkpoint.stat().st_ino
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "goes on from the last checkpoint" in err

@@ -329,3 +329,12 @@ def test_a_partition_of_its_own_seed_is_shared_by_runs_of_all_seeds(mine: str) -
     for seed in (1, 2):
         fixed = dealt(f"seed={seed}", "partitioner.seed=1")
         assert np.array_equal(fixed.indices, one.indices)
+
+
+def test_clients_without_a_training_record_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = saved(tmp_path, features=FEATURES, targets=LABELS, clients=np.arange(12))
+    found = Arrays.load(ArraysSettings(path=path, test_fraction=0.5), 0)
+    assert found.info.clients == 6
+    assert "of 6 of the 12 clients all records are held out" in caplog.text

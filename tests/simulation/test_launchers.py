@@ -375,7 +375,7 @@ def test_a_missing_package_is_refused_before_anything_runs(
     assert main(["run", "-m", f"hydra/launcher={name}", "seed=0,1", *SMALL]) == 2
     assert capsys.readouterr().err == (
         f"dpfl: hydra/launcher={name}: the package {name} is not installed; "
-        f"pip install dpfl[{name}]\n"
+        f"pip install '.[{name}]' in dpfl's folder\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -156,8 +156,8 @@ table1 = Artifact(
         "dual": Fact("problem.dual_norm", title="squared norm of y*", where=PROPOSED),
     },
     titles={
-        "ijcnn1_sorted": "ijcnn1, sorted by label",
-        "ijcnn1_order": "ijcnn1, in file order",
+        "ijcnn1_sorted": "ijcnn1, 2,000 at random, sorted by label",
+        "ijcnn1_order": "ijcnn1, first 2,000, in file order",
     },
     tables=[
         Table("Orders of the final error, without constants", "problem", "method", "order"),

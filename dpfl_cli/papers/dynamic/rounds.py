@@ -329,7 +329,9 @@ fig1 = Artifact(
         after_rounds(series="method", where=BEST_STEP, title="best step size for every T, x0 = 0"),
     ],
     notes=[
-        f"{OURS}; the first 2,000 records, sorted by label (in file order beside); baselines with "
+        f"{OURS}; 2,000 records drawn at random and sorted by label, and beside them the first "
+        "2,000 in file order, which are other records: what differs between the panels is not due "
+        "to the order alone; baselines with "
         "the same step of the mean, the number of local steps, and a start drawn from N(0, I). "
         "That start, the unit norms and "
         "the step were chosen among several because the shapes that the paper describes come out; "
