@@ -178,11 +178,17 @@ def test_a_setting_that_a_run_lacks_is_not_in_its_line(
 ) -> None:
     dpfl(capsys, "run", "-m", "algorithm=fednew", "dp=cdp", "algorithm.damping=1,2", *SMALL)
     dpfl(capsys, "run", "-m", "algorithm=scaffold", "dp=cdp", "algorithm.local_lr=0.1,0.2", *SMALL)
-    console = Console(width=80, file=io.StringIO(), highlight=False)
-    print_results(console, RunStore(outputs_dir()).all())
-    text = console.file.getvalue()
-    assert " local_lr=0.2" in " ".join(text.split())  # a run is as many lines as it takes
-    assert "null" not in text
+    texts = {}
+    for width in (60, 80):
+        console = Console(width=width, file=io.StringIO(), highlight=False)
+        print_results(console, RunStore(outputs_dir()).all())
+        texts[width] = console.file.getvalue()
+    assert " local_lr=0.2" in " ".join(texts[60].split())  # a run is as many lines as it takes
+    assert "null" not in texts[60]
+    assert "damping= " not in texts[60]
+    first, second, *_ = texts[80].splitlines()  # names of columns in two lines, a run in one
+    assert first.index("local_") == second.index("lr")
+    assert first.index("relative_") == second.index("distance")
 
 
 def test_tables_show_every_swept_key_and_means_at_any_width(
