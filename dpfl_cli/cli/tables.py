@@ -227,10 +227,13 @@ def mean_text(values: Sequence[float], runs: int) -> str:
 
     >>> mean_text([1.0, 2.0], 2), mean_text([1.0], 2)
     ('1.5 ± 0.71', '1 (1 of 2 runs)')
+    >>> mean_text([5000.0, 5226.0], 2)
+    '5113 ± 160'
     """
     text = f"{statistics.fmean(values):.4g}" if values else "none"
     if len(values) > 1:
-        text += f" ± {statistics.stdev(values):.2g}"
+        spread = statistics.stdev(values)
+        text += f" ± {spread:.0f}" if 100 <= spread < 1e4 else f" ± {spread:.2g}"
     return text if len(values) == runs else f"{text} ({len(values)} of {runs} runs)"
 
 

@@ -18,7 +18,7 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.loading import HeldOut, Kept, NamedArrays, fraction_of, logger, own_paths
 from dpfl_cli.data.sources import LARGEST, listing_sha256
 from dpfl_cli.data.streams import stream_generator
-from dpfl_cli.data.tables import delimiter
+from dpfl_cli.data.tables import text_table
 
 
 class ArraysSettings(Settings):
@@ -148,21 +148,21 @@ def _pool(option: str, path: str, settings: ArraysSettings) -> NamedArrays:
     features, "columns".
     """
     where = f"{option}={path}"
-    names = {"features": "features", "targets": settings.targets, "clients": settings.clients}
     if is_code(path):
-        if list(names) != list(names.values()):
+        if (settings.targets, settings.clients) != ("targets", "clients"):
             raise ConfigError(
                 "dataset.targets, dataset.clients: names in files; an item of a Dataset is "
                 "(features, target) or (features, target, client)"
             )
         given = _of_dataset(path, option)
+    elif settings.targets == settings.clients:
+        raise ConfigError(f"dataset.clients={settings.clients}: has the targets; name another")
     else:
         read = _of_table if Path(path).suffix.lower() in TABLES else _of_arrays
         given = read(read_own(path, f"{option}="), where, settings)
-    needed = {*names.values()} - {ArraysSettings().clients}
-    if missing := sorted(needed - set(given)):
-        raise DataError(f"{where}: no array {' and no '.join(missing)}; it has {', '.join(given)}")
-    pool = {name: given[own] for name, own in names.items() if own in given}
+    if missing := [name for name in ("features", "targets") if name not in given]:
+        raise DataError(f"{where}: no {' and no '.join(missing)}; it has {', '.join(given)}")
+    pool = {name: given[name] for name in KINDS if name in given}
     for name, one in pool.items():
         if one.dtype.kind not in KINDS[name]:
             raise DataError(f"{where}: {name} are {one.dtype}, not numbers")
@@ -183,53 +183,78 @@ def _pool(option: str, path: str, settings: ArraysSettings) -> NamedArrays:
 
 def _of_arrays(content: bytes, where: str, settings: ArraysSettings) -> Mapping[str, np.ndarray]:
     try:
-        return dict(_numpy(content).items())
+        found = dict(_numpy(content).items())
     except (ValueError, AttributeError) as error:
         raise DataError(
             f"{where}: not a .npz file of arrays, or damaged ({error}); write one with "
             f"numpy.savez or a table ({', '.join(TABLES)}), or name a torch Dataset as FILE.py:NAME"
         ) from error
+    names = {"features": "features", "targets": settings.targets, "clients": settings.clients}
+    if missing := [name for name in names.values() if name not in {*found, "clients"}]:
+        raise DataError(f"{where}: no array {' and no '.join(missing)}; it has {', '.join(found)}")
+    return {kind: found[name] for kind, name in names.items() if name in found}
 
 
 def _of_table(content: bytes, where: str, settings: ArraysSettings) -> Mapping[str, np.ndarray]:
-    """The columns of targets and clients, all others as "features" and their names as "columns"."""
+    """The columns of targets and clients, all others as "features" and their names as "columns".
+
+    Cells of text files are read as texts: what pandas makes of a column may differ from part to
+    part of it, so that one client would become two.
+    """
     import pandas as pd  # half a second, which other runs do not wait for
 
     try:
         if content.startswith(b"PAR1"):
             table = pd.read_parquet(io.BytesIO(content))
         else:
-            text = content.decode("utf-8-sig")
-            table = pd.read_csv(io.StringIO(text), sep=delimiter(text))
+            table = text_table(content.decode("utf-8-sig"))
     except ImportError as error:
         raise ConfigError(
             f"{where}: needs pyarrow: pip install '.[parquet]' in dpfl's folder, or write .csv"
         ) from error
     except Exception as error:  # there is no list of what reading a damaged one raises
-        first, *_ = str(error).splitlines() or [type(error).__name__]
-        raise DataError(f"{where}: not a table ({first})") from error
-    sides = [name for name in (settings.targets, settings.clients) if name in table]
-    for option, name in (("targets", settings.targets), ("clients", settings.clients)):
-        if name not in sides and name != "clients":
+        known = isinstance(error, pd.errors.ParserError | pd.errors.EmptyDataError | DataError)
+        what = str(error).strip().partition("\n")[0] if known else type(error).__name__
+        raise DataError(f"{where}: not a table ({what})") from error
+    given: dict[str, np.ndarray] = {}
+    for kind, name in (("targets", settings.targets), ("clients", settings.clients)):
+        if name in table:
+            column = table.pop(name)
+            if (empty := column.isna() | (column == "")).any():
+                raise DataError(f"{where}: column {name} is empty in record {empty.argmax()}")
+            given[kind] = _values(column, fractions=kind == "targets")
+        elif name != "clients":
             columns = shorten(", ".join(map(str, table)), 100, placeholder=" ...")
             raise DataError(
-                f"{where}: no column {name}; its columns are {columns}: name that with {option}, "
-                f"as dataset.{option}={list(table)[-1]}"
+                f"{where}: no column {name}; its columns are {columns}: name that with {kind}, "
+                f"as dataset.{kind}={list(table)[-1]}"
             )
-    features = table.drop(columns=sides).apply(pd.to_numeric, errors="coerce")
-    numbers = features.to_numpy(np.float64)
-    for name, good in zip(features, np.isfinite(numbers).T, strict=True):
-        if not good.all():
+    for name in map(str, table):
+        numbers = pd.to_numeric(table[name].replace({"True": 1, "False": 0}), errors="coerce")
+        good = np.isfinite(numbers.to_numpy(np.float64, na_value=np.nan)) & table[name].notna()
+        if not good.all() or table[name].dtype.kind in "mM":
             raise DataError(
                 f"{where}: column {name} is no finite number in record {good.argmin()}; leave it "
                 "out, or write categories as numbers, as pandas.get_dummies does"
             )
-    for name in sides:
-        if (empty := table[name].isna()).any():
-            raise DataError(f"{where}: column {name} is empty in record {empty.argmax()}")
-    own = {name: table[name].to_numpy() for name in sides}
-    texts = {name: one.astype(str) for name, one in own.items() if one.dtype.kind == "O"}
-    return {"features": numbers, **own, **texts, "columns": np.array(features.columns, str)}
+        table[name] = numbers.astype(np.float64)
+    return {"features": table.to_numpy(np.float64), **given, "columns": np.array([*table], str)}
+
+
+def _values(column: Any, fractions: bool) -> np.ndarray:
+    """[N] the cells of a column: whole numbers where all of them are written as such, without
+    leading zeros; floats, where they may be; else texts, in which 01 and 1 are two.
+    """
+    values: np.ndarray = column.to_numpy()
+    if values.dtype.kind != "O":
+        return values
+    texts = values.astype(str)
+    if column.astype(str).str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
+        return texts.astype(np.int64)
+    decimal = column.astype(str).str.fullmatch(r"-?\d*\.?\d+([eE][-+]?\d+)?|-?\d+\.")
+    if fractions and decimal.all() and column.astype(str).str.contains(r"[.eE]").any():
+        return texts.astype(np.float64)
+    return texts
 
 
 def _numpy(content: bytes) -> Any:

@@ -93,6 +93,27 @@ def read_table(path: Path, wanted: Sequence[str]) -> TextTable:
     return TextTable(path, cells[1:].set_axis(names, axis=1), text)
 
 
+def text_table(text: str) -> pd.DataFrame:
+    """The stripped cells of a text below its first line, which names the columns.
+
+    Raises:
+      DataError: names are repeated or numbers; says nothing of what is in a cell.
+    """
+    import pandas as pd
+
+    sep = delimiter(text)
+    cells = pd.read_csv(
+        io.StringIO(text), sep=sep, header=None, dtype=object, keep_default_na=False
+    )
+    cells = cells.apply(lambda column: column.str.strip())
+    names = [str(name) for name in cells.iloc[0]]
+    if pd.to_numeric(cells.iloc[0], errors="coerce").notna().any():
+        raise DataError("its first line has numbers in place of names")
+    if len(set(names)) < len(names):
+        raise DataError("its first line names a column twice")
+    return cells[1:].set_axis(names, axis=1).reset_index(drop=True)
+
+
 def delimiter(text: str) -> str:
     """What stands between the columns of the first line: a comma, a semicolon or a tab."""
     return max(",;\t", key=text.lstrip().partition("\n")[0].count)

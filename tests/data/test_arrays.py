@@ -250,6 +250,50 @@ def test_a_damaged_table_is_one_line(tmp_path: Path, content: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("clients,a,targets\n7,1.5,0,99\n8,1.5,1,99\n", "not a table .*line 2"),
+        ("1.5,0\n2.5,1\n", "first line has numbers in place of names"),
+        ("a,targets,targets\n1,2,0\n3,4,1\n", "names a column twice"),
+        ("a,b,targets\n1,2,0\n3,4\n", "column targets is empty in record 1"),
+    ],
+)
+def test_columns_never_shift(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "my.csv").write_text(text)
+    with pytest.raises(DataError, match=says):
+        Arrays.info(ArraysSettings(path=str(tmp_path / "my.csv")))
+
+
+def test_clients_of_a_large_table_are_what_is_written(tmp_path: Path) -> None:
+    """Where all of a part of a column are digits pandas would read 001 as 1."""
+    names = np.array(["000", "001", "002"] * 100_000 + ["x9", "NA", "1", "1.0"])
+    rows = "\n".join(f"{number % 2}, {name},{number % 3}" for number, name in enumerate(names))
+    (tmp_path / "my.csv").write_text(f"targets,clients,a\n{rows}\n")
+    found = Arrays.load(ArraysSettings(path=str(tmp_path / "my.csv")), 0)
+    assert found.info.clients == 7
+    assert found.natural is not None
+    assert sorted(np.bincount(found.natural)) == [1, 1, 1, 1, 100_000, 100_000, 100_000]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"), [("0 1 2", 3), ("01 1 2", 3), ("a b NA", 3), ("True False True", 2)]
+)
+def test_labels_are_classes_as_written(tmp_path: Path, labels: str, classes: int) -> None:
+    rows = "\n".join(f"{label},True,{number}" for number, label in enumerate(labels.split()))
+    (tmp_path / "my.csv").write_text(f"targets,yes,a\n{rows}\n")
+    found = Arrays.load(ArraysSettings(path=str(tmp_path / "my.csv")), 0)
+    assert found.info.classes == classes
+    assert found.train.features[:, 0].tolist() == [1.0] * 3
+
+
+def test_dates_are_no_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "my.parquet"
+    table(x1=pd.to_datetime(["2020-01-01"] * 11 + [None])).to_parquet(path)
+    with pytest.raises(DataError, match="column x1 is no finite number"):
+        Arrays.info(ArraysSettings(path=str(path), **NAMED))
+
+
 def test_arrays_may_have_other_names(tmp_path: Path) -> None:
     path = saved(tmp_path, features=FEATURES, y=LABELS, who=CLIENTS)
     found = Arrays.load(ArraysSettings(path=path, targets="y", clients="who"), 0)
