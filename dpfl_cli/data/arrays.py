@@ -248,13 +248,13 @@ def _values(column: Any, fractions: bool) -> np.ndarray:
     values: np.ndarray = column.to_numpy()
     if values.dtype.kind != "O":
         return values
-    texts = values.astype(str)
-    if column.astype(str).str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
-        return texts.astype(np.int64)
-    decimal = column.astype(str).str.fullmatch(r"-?\d*\.?\d+([eE][-+]?\d+)?|-?\d+\.")
-    if fractions and decimal.all() and column.astype(str).str.contains(r"[.eE]").any():
-        return texts.astype(np.float64)
-    return texts
+    texts = column.astype(str)
+    if texts.str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
+        return values.astype(np.int64)
+    decimal = texts.str.fullmatch(r"-?\d*\.?\d+([eE][-+]?\d+)?|-?\d+\.")
+    if fractions and decimal.all() and texts.str.contains(r"[.eE]").any():
+        return values.astype(np.float64)
+    return values.astype(str)
 
 
 def _numpy(content: bytes) -> Any:

@@ -71,14 +71,10 @@ def read_table(path: Path, wanted: Sequence[str]) -> TextTable:
     Raises:
       DataError: names the file, and what is wrong with it.
     """
-    import pandas as pd
 
     try:
         text = read_uncompressed(path).decode("utf-8-sig")
-        sep = delimiter(text)
-        cells = pd.read_csv(
-            io.StringIO(text), sep=sep, header=None, dtype=str, keep_default_na=False
-        ).apply(lambda column: column.str.strip())
+        cells = _cells(text)
     except ValueError as error:  # no UTF-8, or of pandas: no table
         raise DataError(f"{path}: not a table in csv: {error}") from error
     names = [" ".join(str(name).lower().split()) for name in cells.iloc[0]]
@@ -101,11 +97,7 @@ def text_table(text: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    sep = delimiter(text)
-    cells = pd.read_csv(
-        io.StringIO(text), sep=sep, header=None, dtype=object, keep_default_na=False
-    )
-    cells = cells.apply(lambda column: column.str.strip())
+    cells = _cells(text).astype(object)
     names = [str(name) for name in cells.iloc[0]]
     if pd.to_numeric(cells.iloc[0], errors="coerce").notna().any():
         raise DataError("its first line has numbers in place of names")
@@ -114,6 +106,10 @@ def text_table(text: str) -> pd.DataFrame:
     return cells[1:].set_axis(names, axis=1).reset_index(drop=True)
 
 
-def delimiter(text: str) -> str:
-    """What stands between the columns of the first line: a comma, a semicolon or a tab."""
-    return max(",;\t", key=text.lstrip().partition("\n")[0].count)
+def _cells(text: str) -> pd.DataFrame:
+    """The stripped cells of all lines; the first says what stands between them."""
+    import pandas as pd
+
+    sep = max(",;\t", key=text.lstrip().partition("\n")[0].count)
+    cells = pd.read_csv(io.StringIO(text), sep=sep, header=None, dtype=str, keep_default_na=False)
+    return cells.apply(lambda column: column.str.strip())

@@ -306,6 +306,7 @@ class Stack:
         marks those that diverged.
         """
         self.write_back()
+        plain = {name: shown(value) for name, value in diagnostics.items()}  # refused at once
         due = [(run, member) for run, member in enumerate(self.members) if member.due]
         if not due:
             return
@@ -316,7 +317,7 @@ class Stack:
         # of a plugin's model nobody knows what its metrics look at
         looking = set(metrics) if self.plan.model.plugin else set(self.objective.unreleased())
         looking |= {name for name, value in diagnostics.items() if isinstance(value, Diagnostic)}
-        values = {**metrics, **{name: shown(value) for name, value in diagnostics.items()}}
+        values = {**metrics, **plain}
         finite = torch.isfinite(average).all(dim=1) & torch.isfinite(self.recent[-1]).all(dim=1)
         table = torch.stack([value.to(torch.float64) for value in (finite, *values.values())])
         rows = table.T.tolist()

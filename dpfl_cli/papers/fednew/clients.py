@@ -116,7 +116,7 @@ SWITCH_LOW = Claim(
     "below epsilon 0.7 DP-FedNew or DP-FedNew-FC is the best beside DP-FedFC, DP-FedGD and "
     "DP-SCAFFOLD",
     "section 6.4, Table 4",
-    shape("DP-FedNew or DP-FedNew-FC is the best", switches, eps=between(0, 0.6), clients=...),
+    shape("DP-FedNew or DP-FedNew-FC is the best", switches, eps=between(0, 0.7), clients=...),
     readings={
         **HALF_A_POINT,
         SMALL_STEP: {"others": ("FFC", SLOW, "Scaf")},

@@ -296,7 +296,7 @@ CLAIMS = (
         "c8_advice",
         "it is next to 1/p* = 10 on the grid, 8 to 12",
         FIRST,
-        in_factor(free=10, near=1.25, sweep="steps"),
+        in_factor(free=10, near=1.25, sweep="steps"),  # 8 to 12: steps are whole numbers
         "fails",
         note="fewer messages mean less noise, and DP-ScaffNew loses little by them up to about "
         "twice 1/p*",
