@@ -33,7 +33,8 @@ class Joblib(Backend):
             ProcessPoolExecutor(max_workers=1, timeout=IDLE) for _ in assignments
         ]  # one each: a death takes no other along
         try:
-            with handled(signal.SIG_IGN, signal.SIGINT):  # the parent tells its workers to stop
+            # the parent tells its workers to stop
+            with handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
                 futures = [
                     pool.submit(worker, one) for pool, one in zip(pools, assignments, strict=True)
                 ]
@@ -114,7 +115,8 @@ class Submitit(Backend):
                 slurm_additional_parameters=self.slurm,
                 **{name: value for name, value in chosen.items() if value is not None},
             )
-        with handled(signal.SIG_IGN, signal.SIGINT):  # the parent tells its workers to stop
+        # the parent tells its workers to stop
+        with handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
             jobs: Sequence[Any] = executor.map_array(worker, assignments)
         try:
             yield jobs
