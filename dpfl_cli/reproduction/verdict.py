@@ -19,13 +19,14 @@ has no noise (accounting, formulas, counts) is `exact`. A tie is never a win.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import chdtrc, stdtr, stdtrit
 
 from dpfl_cli.reproduction.comparison import Comparison
 
@@ -100,8 +101,6 @@ def pooled(comparisons: Iterable[Comparison]) -> Variances:
     only of those of whose spreads Bartlett's test at `EQUAL_VARIANCES` finds no difference.
     Comparisons of the same numbers with other margins, on either side, count once.
     """
-    from scipy.stats import bartlett  # importing it takes a third of a second
-
     groups: dict[tuple[object, ...], dict[object, Comparison]] = defaultdict(dict)
     for one in comparisons:
         if len(one.differences) > 1 and np.all(np.isfinite(one.differences)):
@@ -109,16 +108,23 @@ def pooled(comparisons: Iterable[Comparison]) -> Variances:
     found = {}
     for group, distinct in groups.items():
         members = [*distinct.values()]
-        variance = float(np.mean([_own(one)[0] for one in members]))
-        with np.errstate(divide="ignore"):  # one without any spread is like none that has some
-            alike = (
-                len(members) == 1
-                or variance == 0
-                or bartlett(*(one.differences for one in members)).pvalue > EQUAL_VARIANCES
-            )
-        if alike:
+        own = np.array([_own(one)[0] for one in members])
+        variance = float(own.mean())
+        if variance == 0 or _alike(own, _own(members[0])[1]) > EQUAL_VARIANCES:
             found[group] = variance, math.floor(_freedom(members) + 1e-9)
     return found
+
+
+def _alike(variances: np.ndarray, freedom: int) -> float:
+    """The p-value of Bartlett's test (1937) of k variances [k] of equal degrees of freedom, not all
+    of them zero.
+    """
+    k = len(variances)
+    if k == 1:
+        return 1.0
+    with np.errstate(divide="ignore"):  # one without any spread is like none that has some
+        apart = np.log(variances.mean()) - np.log(variances).mean()
+    return float(chdtrc(k - 1, k * freedom * apart / (1 + (k + 1) / (3 * k * freedom))))
 
 
 def _freedom(members: Sequence[Comparison]) -> float:
@@ -203,7 +209,7 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
         return Judged(one, UNDECIDED, mean, seeds=n, reason=f"{n} of at least {FEWEST} seeds")
     variance, freedom = variances.get(_pool(one)) or _own(one)
     error = math.sqrt(variance / n)
-    reach = float(_quantile(freedom)) * error
+    reach = _quantile(freedom) * error
     low, high = mean - reach, mean + reach
     gap = _gap(one, mean)
     inside = low > one.margin if one.kind == "above" else -one.margin < low and high < one.margin
@@ -224,17 +230,22 @@ def _seed_by_seed(
     return Judged(one, finding, seeds=len(truths), reason=reason, against=against)
 
 
-def _quantile(freedom: Any) -> Any:
+def _quantile(freedom: float) -> float:
     """Of Student's t: half the width of the interval, in standard errors."""
-    return stdtrit(freedom, 1 - TAIL)
+    return float(stdtrit(freedom, 1 - TAIL))
 
 
 def _needed(gap: float, variance: float, have: int, freedom: int) -> str:
     """How many seeds would decide it, if mean and spread stay what they are."""
     if gap == 0 and variance == 0:
         return "a tie"
-    counts = np.arange(have + 1, MANY + 1)
-    reach = _quantile(freedom * (counts - 1) / (have - 1)) * np.sqrt(variance / counts)
-    if not (reach < gap).any():
+
+    def decided(n: int) -> bool:
+        reach = _quantile(freedom * (n - 1) / (have - 1)) * math.sqrt(variance / n)
+        return reach < gap
+
+    counts = range(have + 1, MANY + 1)
+    fewest = bisect_left(counts, True, key=decided)  # the interval shrinks with every seed
+    if fewest == len(counts):
         return f"not even {MANY} seeds would decide it"
-    return f"{counts[(reach < gap).argmax()]} seeds would decide it"
+    return f"{counts[fewest]} seeds would decide it"

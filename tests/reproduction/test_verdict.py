@@ -34,6 +34,7 @@ from dpfl_cli.reproduction.verdict import (
     FAILS,
     HOLDS,
     UNDECIDED,
+    _alike,
     decisive,
     judged,
     pooled,
@@ -305,6 +306,14 @@ def test_cells_of_unlike_noise_do_not_lend_their_spread(
         blind += judged(many[:1], {(*many[0].group, 5): together})[0] == HOLDS
     assert found / cases <= at_most
     assert len(set(spreads)) == 1 or blind > 1.4 * found
+
+
+@pytest.mark.parametrize("k", [2, 3, 10])
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_spreads_are_compared_by_bartletts_test(k: int, n: int) -> None:
+    values = np.random.default_rng(k).normal(size=(k, n)) * np.linspace(1, 3, k)[:, None]
+    expected = stats.bartlett(*values).pvalue
+    assert _alike(values.var(axis=1, ddof=1), n - 1) == pytest.approx(expected, rel=1e-12)
 
 
 def test_cells_of_like_noise_are_pooled_over_a_measure() -> None:
