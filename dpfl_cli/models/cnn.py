@@ -15,7 +15,6 @@ from annotated_types import Len
 from torch import Tensor, nn
 
 from dpfl_cli.config.component import Count, Settings, component
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, GRADIENT, KERNEL, CnnShape
@@ -57,18 +56,10 @@ class CnnObjective(ImageInputs, Network):
     cross-entropy.
     """
 
-    unreleased_metrics = frozenset()
-
     def __init__(self, settings: CnnSettings, federations: list[Federation], *rest: Any) -> None:
         super().__init__(settings, federations, *rest)
         self.shape = shape_of(settings, self.info)
         self._host = Pools(torch.device("cpu"), torch.float32)
-        if any(federation.dataset.test is None for federation in federations):
-            raise ConfigError(
-                f"model: a cnn is evaluated on test records, but dataset {self.info.name} has "
-                "none; give it some (of your own data: dataset.test_fraction=0.2, or "
-                "dataset.test_path), or choose another model"
-            )
 
     @classmethod
     def network(cls, settings: CnnSettings, info: DatasetInfo) -> nn.Module:
@@ -109,9 +100,11 @@ class CnnObjective(ImageInputs, Network):
         return self._computed(kernel, DESCENT, start.unsqueeze(1), rates, shift, steps)
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
-        """accuracy [R] in percent and test_loss [R] (mean cross-entropy), both on the test
-        split.
+        """accuracy [R] in percent and test_loss [R] (mean cross-entropy), both on the test split;
+        where a federation has none, what other networks have.
         """
+        if any(federation.dataset.test is None for federation in self.federations):
+            return super().metrics(parameters)
         kernel = self._kernel()
         if kernel is None:
             return self._tested(parameters)

@@ -315,7 +315,9 @@ class Stack:
         average = self._average()
         metrics = self.objective.metrics(average)
         # of a plugin's model nobody knows what its metrics look at
-        looking = set(metrics) if self.plan.model.plugin else set(self.objective.unreleased())
+        looking = set(metrics)
+        if not self.plan.model.plugin:
+            looking &= self.objective.unreleased()
         looking |= {name for name, value in diagnostics.items() if isinstance(value, Diagnostic)}
         values = {**metrics, **plain}
         finite = torch.isfinite(average).all(dim=1) & torch.isfinite(self.recent[-1]).all(dim=1)
