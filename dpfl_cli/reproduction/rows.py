@@ -100,7 +100,7 @@ class Rows:
         found, _ = self._found(measure, labels, 0)
         first, known = found.iloc[0], self.measures.get(measure)
         noisy = isinstance(known, Metric) or not found[SEED].isna().all()
-        values = found.set_index(SEED)["value"].astype(float)
+        values = found["value"].set_axis(found[SEED]).astype(float)
         if values.isna().any():
             raise Missing(f"no number for {_words(measure, labels)}: {first['note'] or 'unknown'}")
         scale = known.even_scale if known is not None else "linear"
@@ -231,8 +231,9 @@ class Rows:
             raise Missing(f"no number for {_words(measure, labels)}")
         if SOURCES in found:
             self.origins.update(" ".join(found[SOURCES]).split())
-        several = (*self.labels, ROUND, RANK) if len(found) > 1 else ()
-        varied = [name for name in several if found[name].nunique(dropna=False) > 1]
+        several = [*self.labels, ROUND, RANK] if len(found) > 1 else []
+        columns = found[several].to_numpy(dtype=object).T
+        varied = [name for name, column in zip(several, columns, strict=True) if len({*column}) > 1]
         if len(varied) > free:
             which = " and ".join(varied) + (", all but one" if free else "")
             raise ConfigError(f"{_words(measure, labels)}: several; say which {which}")
@@ -258,18 +259,19 @@ def check_label(name: str, labels: Iterable[str]) -> None:
 
 def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.DataFrame:
     """The rows with these labels; a ConfigError names a label that there is not."""
-    hit = np.ones(len(frame), bool)
-    for name, wanted in where.items():
+    for name in where:
         check_label(name, labels)
         if name not in frame:
             return frame.iloc[:0]
-        values = frame[name].to_numpy(dtype=object)
-        if not isinstance(wanted, MANY | between):  # quickly, what may be the same
-            hit &= values == wanted
-        if not isinstance(wanted, str):
-            fits = fitting(wanted)
-            hit[hit] = [fits(value) for value in values[hit]]
-    return frame[hit] if where else frame
+    left = np.arange(len(frame))
+    columns = {name: frame[name].to_numpy(dtype=object) for name in where}
+    ranges = {name: one for name, one in where.items() if isinstance(one, MANY | between)}
+    for name in (one for one in where if one not in ranges):
+        left = left[columns[name][left] == where[name]]
+    for name, wanted in where.items():  # slowly, of the rows that are left
+        if name in ranges or wanted in (0, 1):  # true is not 1
+            left = left[np.fromiter(map(fitting(wanted), columns[name][left]), bool, len(left))]
+    return frame.iloc[left] if where else frame
 
 
 def fitting(wanted: Any) -> Callable[[Any], bool]:
