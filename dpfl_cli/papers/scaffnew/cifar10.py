@@ -84,7 +84,7 @@ def _claims() -> Iterator[Claim]:
             inside(**both, eps=eps),
             "holds",
             note=left,
-            readings=near,
+            readings={**near, "with DP-ScaffNew alone": {"method": "ScaffNew"}},
         )
     yield Claim(
         "c1_none_full",
