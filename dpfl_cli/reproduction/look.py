@@ -130,8 +130,8 @@ def draw_fits(
     value: pd.Series,
     fits: Mapping[str, Callable[[float], float]],
 ) -> None:
-    """Least-squares lines in functions of x, thin, with their R^2."""
-    for style, (words, of) in zip(STYLES[1:], fits.items(), strict=False):
+    """Least-squares lines in functions of x, thin, in styles of their own, with their R^2."""
+    for style, (words, of) in zip(STYLES[3:1:-1], fits.items(), strict=False):
         slope, start = np.polyfit(at.map(of), value, 1)
         with np.errstate(invalid="ignore"):  # of a level line it is 0 / 0
             share = np.corrcoef(at.map(of), value)[0, 1] ** 2
