@@ -7,6 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpfl_cli import run
+
 CLIENTS, DIMENSION = 5, 3
 Array = np.ndarray
 
@@ -153,3 +155,21 @@ def test_equation_12_of_fedexp(sigma: float, trust: str, times: int) -> None:
         after = w + server * mean
         assert loss(after) - loss(w) <= -server * unit * bracket + 1e-12
         w = after
+
+
+def test_corollary_1_of_adaptdp() -> None:
+    """The loss of x_out, the mean of all rounds' models, falls as epsilon grows, with every seed,
+    and with more records at the same epsilon: the order of the bound, which has no constants.
+    """
+    words = ["+experiment=adaptdp/quadratic", "dataset.dimension=10", "rounds=30"]
+    words += ["evaluation.every=30", "evaluation.average_last=30"]
+    words += ["algorithm.local_steps=5", "algorithm.batch_size=50", "seed=range(4)"]
+    sizes, epsilons = (500, 2000), (0.5, 2.0, 8.0)
+    words += [f"dataset.records_per_client={sizes[0]},{sizes[1]}", "dp.epsilon=0.5,2,8"]
+    losses = np.empty((len(sizes), len(epsilons), 4))
+    for one in run(*words, quiet=True):
+        n, epsilon = one.config["dataset"]["records_per_client"], one.config["dp"]["epsilon"]
+        place = sizes.index(n), epsilons.index(epsilon), one.config["seed"]
+        losses[place] = one.result["metrics"]["last"]["objective"]
+    assert (np.diff(losses[0], axis=0) < 0).all()
+    assert (np.diff(losses.mean(axis=-1), axis=0) < 0).all()
