@@ -262,7 +262,10 @@ table2 = Artifact(
         reduced=lambda run: SMALLER,
         note="25 of 50 rounds and 12 of 60 images a client, 2000 test images",
         keep=2,
-        whole=[{"dataset": "MNIST", "dp": "ldp", "method": method} for method in COMPARED],
+        whole=[
+            *grid(dataset="MNIST", dp="ldp", method=(*COMPARED, "SCAFFOLD")),
+            {"dataset": "MNIST", "dp": "ldp_privunit", "method": "SCAFFOLD"},
+        ],
         always=[
             {**cell, **dict(zip(("local_lr", "clip_norm"), PAIRS[*cell.values()], strict=True))}
             for cell in grid(dataset="MNIST", dp=TRUSTS, method=METHODS)
