@@ -97,7 +97,8 @@ def _pair(cell: Where) -> Claim:
         if method == "SCAFFOLD" and trust != "cdp":
             note += (
                 ". At the search's reduced size all 25 pairs are right on about a tenth of the "
-                "images, which is guessing: which two it keeps is chance, and this verdict with it"
+                "images, which is guessing, so that what it keeps is chance; all 25 at full size, "
+                "run as a check, have the same best one, and all others guess there too"
             )
     elif (trust, method) in GUESSED:
         note += "; which of the printed numbers belong here is a guess"
