@@ -71,7 +71,6 @@ def read_table(path: Path, wanted: Sequence[str]) -> TextTable:
     Raises:
       DataError: names the file, and what is wrong with it.
     """
-
     try:
         text = read_uncompressed(path).decode("utf-8-sig")
         cells = _cells(text)

@@ -150,8 +150,8 @@ class Objective(ABC):
         """
 
     def unreleased(self) -> frozenset[str]:
-        """Names of this batch's metrics that look at clients' records: `unreleased_metrics`, and
-        what settings ask for.
+        """Names of metrics that look at clients' records, where it has them: `unreleased_metrics`,
+        and what settings ask for.
         """
         asked = getattr(self.settings, "gradient_quantiles", False)
         return self.unreleased_metrics | (QUANTILES if asked else set())

@@ -265,11 +265,11 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
             return frame.iloc[:0]
     left = np.arange(len(frame))
     columns = {name: frame[name].to_numpy(dtype=object) for name in where}
-    ranges = {name: one for name, one in where.items() if isinstance(one, MANY | between)}
-    for name in (one for one in where if one not in ranges):
-        left = left[columns[name][left] == where[name]]
+    for name, wanted in where.items():
+        if not isinstance(wanted, MANY | between):
+            left = left[columns[name][left] == wanted]
     for name, wanted in where.items():  # slowly, of the rows that are left
-        if name in ranges or wanted in (0, 1):  # true is not 1
+        if isinstance(wanted, MANY | between) or wanted in (0, 1):  # true is not 1
             left = left[np.fromiter(map(fitting(wanted), columns[name][left]), bool, len(left))]
     return frame.iloc[left] if where else frame
 

@@ -264,7 +264,7 @@ table2 = Artifact(
         note="25 of 50 rounds and 12 of 60 images a client, 2000 test images",
         keep=2,
         whole=[
-            *grid(dataset="MNIST", dp="ldp", method=(*COMPARED, "SCAFFOLD")),
+            *grid(dataset="MNIST", dp="ldp", method=METHODS),
             {"dataset": "MNIST", "dp": "ldp_privunit", "method": "SCAFFOLD"},
         ],
         always=[
