@@ -17,11 +17,12 @@ import math
 import os
 import tomllib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -220,7 +221,7 @@ def read_uncompressed(path: Path) -> bytes:
     except DAMAGED as error:
         raise DataError(f"{path}: {damage(error)}") from error
     if hashlib.sha256(content).hexdigest() != digest(path).sha256:
-        _memo(path).unlink(missing_ok=True)
+        _memo(path, *_state(path)).unlink(missing_ok=True)
         _digest.cache_clear()
         raise DataError(f"{path}: damaged since it was verified: its checksum is another")
     return content
@@ -242,15 +243,20 @@ def compute_digest(path: Path, most: float = math.inf) -> Digest:
     return Digest(size, md5.hexdigest(), sha256.hexdigest())
 
 
-def _memo(path: Path) -> Path:
-    """Where the digest of a file as it is now is remembered from one process to the next; a
-    DataError where there is no such file.
+def _state(path: Path) -> tuple[int, int]:
+    """A file's size and time, of which it is known that it is still the same; a DataError where
+    there is no such file.
     """
     try:
         stat = path.stat()
     except OSError as error:
         raise DataError(f"{path}: {damage(error)}") from error
-    address = f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}".encode()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _memo(path: Path, size: int, time: int) -> Path:
+    """Where the digest of a file in this state is remembered from one process to the next."""
+    address = f"{path.resolve()}\n{size}\n{time}".encode()
     return cache_dir() / "digests" / f"{hashlib.sha256(address).hexdigest()[:32]}.json"
 
 
@@ -258,11 +264,12 @@ def digest(path: Path) -> Digest:
     """The file's digest, remembered in the process and in the cache folder; content that is read
     later is compared with it (`read_uncompressed`).
     """
-    return _digest(path, _memo(path))
+    return _digest(path, *_state(path))
 
 
 @cache
-def _digest(path: Path, memo: Path) -> Digest:
+def _digest(path: Path, size: int, time: int) -> Digest:
+    memo = _memo(path, size, time)
     with suppress(OSError, ValueError, TypeError):
         return Digest(**json.loads(memo.read_text()))
     found = compute_digest(path)
@@ -330,6 +337,20 @@ def find(entry: DatasetEntry, file: SourceFile) -> Path | None:
 
     Directly in a folder, the good file of another data set that has the same name is passed over.
     """
+    for base in search_path():
+        direct = (path for path in _forms(base, file) if not _is_rivals(path, entry, file))
+        if found := next(chain(_forms(base / entry.folder, file), direct), None):
+            return found
+    return next(_forms(cache_dir() / entry.folder, file), None)
+
+
+def _forms(folder: Path, file: SourceFile) -> Iterator[Path]:
+    """In which forms a file is there."""
+    return filter(os.path.isfile, (folder / (file.name + form) for form in FORMS))
+
+
+def _is_rivals(path: Path, entry: DatasetEntry, file: SourceFile) -> bool:
+    """Whether it is the good file of another data set that has the same name."""
     rivals = {
         other.md5
         for rival in CATALOGUE.values()
@@ -337,15 +358,7 @@ def find(entry: DatasetEntry, file: SourceFile) -> Path | None:
         for other in rival.files
         if other.name == file.name
     }
-    places = [place for base in search_path() for place in (base / entry.folder, base)]
-    for place in (*places, cache_dir() / entry.folder):
-        for form in FORMS:
-            path = place / (file.name + form)
-            if os.path.isfile(path) and not (
-                rivals and place in search_path() and _md5(path) in rivals
-            ):
-                return path
-    return None
+    return bool(rivals) and _md5(path) in rivals
 
 
 def _md5(path: Path) -> str | None:
