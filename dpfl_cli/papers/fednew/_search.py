@@ -178,7 +178,7 @@ WITH_SMALLER_CLIP = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 
 def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]:
     """The points of a method's grid at user level that are searched; at scale=paper also those
-    beyond, for the ends of the others were the best, and where clients differ DP-SCAFFOLD's alone.
+    beyond, for the ends of the others were the best.
     """
     adult, wider = preset == "adult", scale == "paper"
     differ = preset in ("federated_emnist", "synthetic")
@@ -187,9 +187,11 @@ def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]
     server_steps = (0.1, *USER_STEPS, *WIDER_USER_STEPS) if wider else USER_STEPS
     if method == "FGD":
         yield from grid(eta=server_steps, clip=clips)
-        if beyond:
+        if wider:
             yield from grid(eta=WITH_SMALLER_CLIP, clip=SMALLER_CLIP)
             yield {"eta": 1000.0, "clip": 0.03}
+            if differ:
+                yield {"eta": 1000.0, "clip": 0.1}
     elif method == "FFC":
         gammas = (0.01, *GAMMAS) if wider else GAMMAS
         steps = server_steps[1:] if wider else server_steps[:-1]
@@ -216,7 +218,10 @@ def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]
         triples, pairs = [*product((0.1,), penalties, clips)], list[tuple[float, float]]()
         if wider:
             # elsewhere checks of whole grids found nothing better by more than 0.03 points
-            triples += product(DAMPINGS, PENALTIES, NEWTON_CLIPS) if differ else ()
+            if differ:
+                triples += product(DAMPINGS, PENALTIES, (*NEWTON_CLIPS, SMALLER_CLIP))
+                triples += product(DAMPINGS, (0.01, 0.1), (0.003,))
+                triples += product((10.0,), (0.01, 0.1), SMALL_CLIPS)
             smallest = () if differ else SMALLEST_DAMPINGS
             pairs += product((0.01, 0.001, *smallest), (*clips, WIDER_CLIP))
         if beyond:
