@@ -220,7 +220,7 @@ def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]
             # elsewhere checks of whole grids found nothing better by more than 0.03 points
             if differ:
                 triples += product(DAMPINGS, PENALTIES, (*NEWTON_CLIPS, SMALLER_CLIP))
-                triples += product(DAMPINGS, (0.01, 0.1), (0.003,))
+                triples += product(DAMPINGS, (0.01, 0.1), (0.003, 0.001))
                 triples += product((10.0,), (0.01, 0.1), SMALL_CLIPS)
             smallest = () if differ else SMALLEST_DAMPINGS
             pairs += product((0.01, 0.001, *smallest), (*clips, WIDER_CLIP))
