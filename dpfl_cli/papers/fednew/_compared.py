@@ -57,7 +57,6 @@ def compared(
     points: Points = search,
     level: Methods = RECORD_LEVEL,
     keep: int | None = None,
-    longer_from: float = 0.0,
     notes: Sequence[str] = (),
     **own: Any,
 ) -> Artifact:
@@ -70,7 +69,6 @@ def compared(
       part: of the paper's cells at scale=paper, where not all are run.
       epsilons: fewer than usual where runs take long, which then have three seeds at paper, not
         five.
-      longer_from: the epsilon from which DP-SCAFFOLD's longest local steps are searched.
       keep: the points of a grid that go on to full size; `KEPT` by default, or `KEPT_OF_LONG`
         where runs take long.
       points, level: of a method's grid, and what it is, at record level or user level.
@@ -90,8 +88,7 @@ def compared(
             for place, (preset, values) in searched(method, scale).items():
                 for eps, point in itertools.product(targets[scale], points(method, scale, preset)):
                     labels = {"method": method, side: place, "eps": eps, **point}
-                    if eps >= longer_from or point.get("length", 0.0) <= SHORT["length"]:
-                        yield run(preset, labels, values, level)
+                    yield run(preset, labels, values, level)
 
     grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
     # cells that are checked by whole grids: DP-FedNew's in its first and last place, and the first

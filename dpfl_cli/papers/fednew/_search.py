@@ -94,7 +94,6 @@ WIDER_GAMMAS = (0.001, 0.01, 10.0)  # 0.01 at first, of which and 1 both were th
 LOCAL_POINTS = ((1, 1.0), (1, 2.0), (5, 2.0))  # local steps, and their number times their size
 # with 4 as the longest, that was the best nearly everywhere
 WIDER_LOCAL_POINTS = ((1, 0.5), (5, 4.0), (5, 16.0), (5, 64.0), (5, 256.0))
-LONGER_FROM = 8.0  # where a run takes long they go beyond 4 from this epsilon on
 Points = Callable[[str, Scale, str], Iterable[Point]]  # of a method, a scale and a preset
 
 

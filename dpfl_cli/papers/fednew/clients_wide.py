@@ -18,7 +18,6 @@ from dpfl_cli.papers.fednew._claims import (
 )
 from dpfl_cli.papers.fednew._search import (
     HALF_WIDE,
-    LONGER_FROM,
     OF_WIDE,
     WIDE,
     Point,
@@ -65,7 +64,6 @@ def wide(
         part=f"4 of 9 epsilons, 2 of {5 if fewest == 20 else 4} numbers of clients",
         epsilons=OF_WIDE,
         points=search_of_wide,
-        longer_from=LONGER_FROM,
         title=f"Test accuracy on {data}, wide features, after the last round, record level",
         shows="DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "
         f"features of {data}, dealt at random to {fewest} to 500 clients, each with the best "
