@@ -40,17 +40,12 @@ def test_table_7_lists_what_the_searches_take() -> None:
     assert listed.to_dict() == wanted
 
 
-# where runs take long, the epsilons at which it is 256; elsewhere at all of them
-LONGEST = dict.fromkeys(("fig5", "table9", "table10", "table11"), (8.0, 10.0))
-
-
 @pytest.mark.parametrize("artifact", RECORD_LEVEL, ids=lambda one: one.id)
 def test_how_long_the_local_steps_of_dp_scaffold_may_be(artifact: Artifact) -> None:
     searched = [one.labels for one in artifact.runs("paper") if one.labels["method"] == "Scaf"]
     epsilons = {one["eps"] for one in searched}
     longest = {eps: max(one["length"] for one in searched if one["eps"] == eps) for eps in epsilons}
-    long = LONGEST.get(artifact.id, epsilons)
-    assert longest == {eps: 256.0 if eps in long else 4.0 for eps in epsilons}
+    assert longest == dict.fromkeys(epsilons, 256.0)
 
 
 E9, E6 = (0.1, 0.3, 0.5, 0.7, 1, 2, 3, 8, 10), (0.1, 0.5, 1, 2, 3, 10)  # the paper's

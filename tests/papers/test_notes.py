@@ -90,7 +90,11 @@ def test_the_pair_that_fedexp_table2s_search_did_not_keep() -> None:
 def test_what_wider_grids_are_worth() -> None:
     curves = rows("fednew/fig2", "accuracy").query("method == 'Scaf' and best and eps == 10")
     now = curves[curves["task"] == "synthetic"]["value"].mean()
-    assert f"75.6 before, now {now:.1f})" in WIDER["paper"]
+    assert f"75.6 before, now {now:.1f}; " in WIDER["paper"]
+    where = "method == 'Scaf_share' and best and eps == 0.5"
+    wide = rows("fednew/table11", "accuracy").query(where)
+    now = wide[wide["clients"] == 50]["value"].mean()
+    assert f"50 clients at 0.5: 81.2, now {now:.1f})" in WIDER["paper"]
     steps = [
         pd.read_csv(PUBLISHED / f"fednew/{name}/paper/table.csv", low_memory=False).query(
             f"measure == 'best.eta' and method == 'FGD' and {where}"
