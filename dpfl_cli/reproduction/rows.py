@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product, takewhile
 from typing import Any, cast
 
@@ -91,22 +91,22 @@ class Rows:
         """One cell, seed by seed; with best=OTHERS the best of those with the other labels, which
         for every seed the other seeds choose.
         """
+        rows, _ = self._found(measure, labels, math.inf if labels.get(BEST) == OTHERS else 0)
         if labels.get(BEST) == OTHERS:
-            found, _ = self._found(measure, labels, math.inf)
-            cells = found[[*self.labels, ROUND, RANK]].drop_duplicates()
+            cells = self.frame.iloc[rows][[*self.labels, ROUND, RANK]].drop_duplicates()
             tried = [self(measure, **cell) for cell in records(cells)]
             highest = self.measures[measure].better == "higher"
             return best_by_others(tried, _words(measure, labels), highest=highest)
-        found, _ = self._found(measure, labels, 0)
-        first, known = found.iloc[0], self.measures.get(measure)
-        noisy = isinstance(known, Metric) or not found[SEED].isna().all()
-        values = found["value"].set_axis(found[SEED]).astype(float)
+        known, column = self.measures.get(measure), self._columns
+        seeds = column(SEED)[rows].astype(float)
+        noisy = isinstance(known, Metric) or not np.isnan(seeds).all()
+        values = pd.Series(column("value")[rows].astype(float), index=seeds)
         if values.isna().any():
-            raise Missing(f"no number for {_words(measure, labels)}: {first['note'] or 'unknown'}")
+            note = column("note")[rows[0]] or "unknown"
+            raise Missing(f"no number for {_words(measure, labels)}: {note}")
         scale = known.even_scale if known is not None else "linear"
-        paper, std = (
-            None if pd.isna(first[name]) else float(first[name]) for name in ("paper", "paper_std")
-        )
+        first = (column(name)[rows[0]] for name in ("paper", "paper_std"))
+        paper, std = (None if pd.isna(one) else float(one) for one in first)
         return Sample(values, _words(measure, labels), measure, scale, not noisy, paper, std)
 
     def beside(self, **labels: Any) -> Rows:
@@ -123,8 +123,8 @@ class Rows:
 
     def text(self, measure: str, **labels: Any) -> str:
         """A fact that is no number."""
-        found, _ = self._found(measure, labels, 0)
-        return str(found.iloc[0]["text"])
+        rows, _ = self._found(measure, labels, 0)
+        return str(self._columns("text")[rows[0]])
 
     def each(self, measure: str, **labels: Any) -> list[Sample]:
         """The cells of every combination of labels given as several values, one after another:
@@ -134,8 +134,8 @@ class Rows:
 
     def along(self, measure: str, **labels: Any) -> list[Sample]:
         """The cells that differ in one label (the rounds of a series, say), in its order."""
-        found, name = self._found(measure, labels, 1)
-        places = [{name: one} for one in in_order(found[name])] if name else [labels]
+        rows, name = self._found(measure, labels, 1)
+        places = [{name: one} for one in in_order(self._columns(name)[rows])] if name else [labels]
         return [self(measure, **{**place, **labels, **place}) for place in places]
 
     def mean(self, measure: str, **labels: Any) -> Sample:
@@ -147,7 +147,8 @@ class Rows:
 
     def values(self, measure: str, **labels: Any) -> list[float]:
         """Their means over seeds."""
-        found, name = self._found(measure, labels, 1)
+        rows, name = self._found(measure, labels, 1)
+        found = self.frame.iloc[rows]
         if not name:
             return [float(found["value"].mean())]
         means = found.groupby(name, sort=False)["value"].mean()
@@ -155,8 +156,8 @@ class Rows:
 
     def places(self, measure: str, **labels: Any) -> list[Any]:
         """The values of the one label in which they differ, such as the rounds of a series."""
-        found, name = self._found(measure, labels, 1)
-        return in_order(found[name]) if name else []
+        rows, name = self._found(measure, labels, 1)
+        return in_order(self._columns(name)[rows]) if name else []
 
     def choices(self, label: str) -> list[Any]:
         """The values of a label that occur, numbers in order of size."""
@@ -167,7 +168,8 @@ class Rows:
         """A measure's means over seeds by labels in which its cells differ, the best first; last
         those that are unknown for a seed.
         """
-        found, _ = self._found(measure, labels, math.inf)
+        rows, _ = self._found(measure, labels, math.inf)
+        found = self.frame.iloc[rows]
         if found.duplicated([*over]).any():  # of several seeds; pandas takes its time
             by_cell = found.groupby([*over], sort=False)["value"]
             means = by_cell.transform(lambda values: values.mean(skipna=False))
@@ -222,22 +224,35 @@ class Rows:
                 found.loc[mine, "std"] = math.nan
         return found
 
-    def _found(self, measure: str, labels: Where, free: float) -> tuple[pd.DataFrame, str]:
-        """A measure's rows with these labels, and the first of the others in which they differ; so
-        many of them may be left free.
+    @cached_property
+    def _columns(self) -> Callable[[str], np.ndarray]:
+        """Columns as arrays, each made once: claims ask for thousands of cells."""
+        return cache(lambda name: self.frame[name].to_numpy(dtype=object))
+
+    @cached_property
+    def _of_measure(self) -> Mapping[Any, Any]:
+        """Measure -> the numbers of its rows."""
+        return self.frame.groupby(MEASURE, sort=False).indices
+
+    def _found(self, measure: str, labels: Where, free: float) -> tuple[np.ndarray, str]:
+        """The numbers of a measure's rows with these labels, and the first of the others in which
+        they differ; so many of them may be left free.
         """
-        found = self.where(**{MEASURE: measure, **labels}).frame
-        if found.empty:
+        labels = {name: one for name, one in labels.items() if one != OTHERS}
+        check_values({MEASURE: measure, **labels}, self.known)
+        for name in labels:
+            check_label(name, self.labels)
+        rows = _narrowed(self._columns, labels, self._of_measure.get(measure, np.arange(0)))
+        if not len(rows):
             raise Missing(f"no number for {_words(measure, labels)}")
-        if SOURCES in found:
-            self.origins.update(" ".join(found[SOURCES]).split())
-        several = [*self.labels, ROUND, RANK] if len(found) > 1 else []
-        columns = found[several].to_numpy(dtype=object).T
-        varied = [name for name, column in zip(several, columns, strict=True) if len({*column}) > 1]
+        if SOURCES in self.frame:
+            self.origins.update(" ".join(self._columns(SOURCES)[rows]).split())
+        several = [*self.labels, ROUND, RANK] if len(rows) > 1 else []
+        varied = [name for name in several if len({*self._columns(name)[rows]}) > 1]
         if len(varied) > free:
             which = " and ".join(varied) + (", all but one" if free else "")
             raise ConfigError(f"{_words(measure, labels)}: several; say which {which}")
-        return found, varied[0] if varied else ""
+        return rows, varied[0] if varied else ""
 
 
 def check_values(where: Where, known: Mapping[str, Sequence[Any]]) -> None:
@@ -263,15 +278,19 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
         check_label(name, labels)
         if name not in frame:
             return frame.iloc[:0]
-    left = np.arange(len(frame))
     columns = {name: frame[name].to_numpy(dtype=object) for name in where}
+    return frame.iloc[_narrowed(columns.__getitem__, where, np.arange(len(frame)))]
+
+
+def _narrowed(column: Callable[[str], np.ndarray], where: Where, rows: np.ndarray) -> np.ndarray:
+    """Those of some rows, by their numbers, with these labels."""
     for name, wanted in where.items():
         if not isinstance(wanted, MANY | between):
-            left = left[columns[name][left] == wanted]
+            rows = rows[column(name)[rows] == wanted]
     for name, wanted in where.items():  # slowly, of the rows that are left
         if isinstance(wanted, MANY | between) or wanted in (0, 1):  # true is not 1
-            left = left[np.fromiter(map(fitting(wanted), columns[name][left]), bool, len(left))]
-    return frame.iloc[left] if where else frame
+            rows = rows[np.fromiter(map(fitting(wanted), column(name)[rows]), bool, len(rows))]
+    return rows
 
 
 def fitting(wanted: Any) -> Callable[[Any], bool]:
