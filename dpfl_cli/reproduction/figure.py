@@ -40,6 +40,8 @@ from dpfl_cli.reproduction.look import (
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
 from dpfl_cli.reproduction.rows import MANY, Rows, in_order, matching, records
 
+FEW, LOW = 2, 2.1  # more rows of panels than that are lower, in inches, to be seen together
+
 
 def draw(artifact: Artifact, scale: Scale, rows: Rows) -> dict[str, bytes]:
     """figure.png and figure.pdf; {} where there is none."""
@@ -57,9 +59,10 @@ def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
     parts = canvas.subfigures(len(drawn), height_ratios=heights, squeeze=False)
     for one, part in zip(drawn, parts.flat, strict=True):
-        legend(part, one.fill(part), one.size[0])
-        if one.spec.title:
-            part.suptitle(one.spec.title, fontsize=9)
+        above, title = one.down > FEW, one.spec.title
+        legend(part, one.fill(part), one.size[0], title if above else None)
+        if title and not above:
+            part.suptitle(title, fontsize=9)
     canvas.suptitle(_title(artifact, scale, drawn, int(LETTERS * width)), fontsize=10)
     return canvas
 
@@ -79,12 +82,12 @@ class _Drawing:
         names = self.values(spec.series) if spec.series else list(spec.measures)
         self.named = spec.series is not None or len(names) > 1  # in the legend
         self.names: dict[Any, Look] = dict.fromkeys(names, LOOKS[0])
-        least, most, height, beside = NARROW, USUAL, 2.7, 0.0
+        least, most, beside = NARROW, USUAL, 0.0
         if spec.kind == "bars":
             bars = len(self.values(spec.x)) * len(names)
             least = most = max(USUAL, min(NARROWEST * bars + 0.8, 7.5))
         elif spec.kind == "heatmap":
-            least, most, height, beside = 2.7, 2.7, 2.1, 1.6
+            least, most, beside = 2.7, 2.7, 1.6
         # a row for each value of the first of two labels, which goes on in more rows of equal
         # length where it is too wide; None is an empty place
         panels = [self.values(name) for name in spec.panels]
@@ -96,6 +99,7 @@ class _Drawing:
         starts = range(0, len(keys), along)
         self.keys = [key for at in starts for key in (*keys[at : at + along], *empty)] or [None]
         self.down = len(self.keys) // self.across
+        height = LOW if spec.kind == "heatmap" or self.down > FEW else 2.7
         self.width = min(most, (WIDEST - beside) / self.across)
         self.size = max(4.8, self.width * self.across + beside), height * self.down + 1.1
 

@@ -190,9 +190,10 @@ def entries_of(axes: Any) -> dict[str, Any]:
     return entries
 
 
-def legend(canvas: Any, entries: Mapping[str, Any], width: float) -> None:
-    """One legend of all panels, below them."""
+def legend(canvas: Any, entries: Mapping[str, Any], width: float, title: str | None) -> None:
+    """One legend of all panels, below them, or with a title, which may be empty, above them."""
     if entries:
         longest = max(len(label) for label in entries)
         columns = max(1, min(len(entries), int(width * 14 / (longest + 7))))
-        canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+        where = f"outside {'lower' if title is None else 'upper'} center"
+        canvas.legend(entries.values(), entries.keys(), loc=where, ncols=columns, title=title)

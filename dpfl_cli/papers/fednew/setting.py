@@ -375,22 +375,4 @@ table7 = Artifact(
             "table8 takes no server step above 10, and it alone a curvature bound of 10.",
         )
     ],
-    figures=[
-        Figure(
-            "lines",
-            "place",
-            ["alpha", "rho", varied, "eta", "steps", "length"],
-            series="method",
-            panels="parameter",
-            where={"method": names},
-            log="y",
-            x_title="value no.",
-            y_title="value",
-            title=f"at {level} level",
-        )
-        for level, varied, names in (  # clip norms are 1 at record level
-            ("record", "bound", list(WHOSE)),
-            ("client", "clip", [f"{one}_client" for one in WHOSE]),
-        )
-    ],
 )
