@@ -21,12 +21,14 @@ from dpfl_cli.reproduction.measure import MEASURE
 from dpfl_cli.reproduction.rows import SOURCES, LabelValues, Missing, Rows, matching, places
 from dpfl_cli.reproduction.verdict import (
     FAILS,
+    HOLDS,
     UNDECIDED,
     Judged,
     Variances,
     decisive,
     judged,
     pooled,
+    true_in_mean,
 )
 from dpfl_cli.simulation.store import json_text
 
@@ -34,6 +36,7 @@ NOT_RUN = "not run at this size"
 REDUCED = "at reduced size"
 STANDINS = "on stand-ins"  # every comparison; or
 PARTLY = "on stand-ins in part"
+PRINTED = "on the numbers that the paper prints, spread aside"
 IN_SPREAD, NEAR = "cells within the paper's spread", "within 5 % of its number"
 OF_CLAIM = ("id", "text", "source", "ours", "invariant", "prior", "note")
 GROUPS = {  # of claims, as they are counted
@@ -115,10 +118,12 @@ def judge(
       data: the data of its runs, as manifest.json has them: "mnist (real)".
     """
 
-    def compared(claim: Claim, under: str = "") -> tuple[list[Comparison], str]:
+    def compared(
+        claim: Claim, under: str = "", of: Rows | None = None
+    ) -> tuple[list[Comparison], str]:
         """The comparisons, and why there are none if so."""
         try:
-            made: Any = claim.reading(under)(rows)  # of a user's: whatever it returns
+            made: Any = claim.reading(under)(of or rows)  # of a user's: whatever it returns
             found = [made] if isinstance(made, Comparison) else list(made)
             if others := [one for one in found if not isinstance(one, Comparison)]:
                 raise ConfigError(f"{others[0]!r} is no comparison; yield above(…) or exact(…)")
@@ -130,7 +135,20 @@ def judge(
             which = f"{claim.id}, {under}" if under else claim.id
             raise ConfigError(f"artifact {artifact.name}: claim {which}: {kind}{error}") from error
 
-    made, rows = [], sourced(artifact, scale, rows, data)
+    def of_printed(claim: Claim) -> dict[str, dict[str, str]]:
+        """A reading of what the paper claims, where its own numbers are all that is asked for."""
+        if claim.ours or claim.invariant:
+            return {}
+        try:
+            found = [true_in_mean(one) for one in compared(claim, of=printed)[0]]
+        except ConfigError:  # a claim may take for granted what is not printed
+            return {}
+        if not found or None in found:
+            return {}
+        share = f" in {found.count(False)} of {len(found)}" if len(found) > 1 else ""
+        return {PRINTED: {"finding": HOLDS if all(found) else f"{FAILS}{share}"}}
+
+    made, rows, printed = [], sourced(artifact, scale, rows, data), rows.printed
     for claim in artifact.claims:
         rows.origins.clear()
         comparisons = compared(claim)
@@ -149,9 +167,8 @@ def judge(
             state=finding if artifact.full(scale) else REDUCED,
             reason=reason,
             comparisons=[one.to_json() for one in each],
-            readings={
-                under: _reading(*compared(claim, under), claimed) for under in claim.readings
-            },
+            readings={under: _reading(*compared(claim, under), claimed) for under in claim.readings}
+            | of_printed(claim),
             data=origin,
             recorded=before.get(claim.id, ""),
         )

@@ -88,6 +88,11 @@ class Shown(Made):
     def reduced(self) -> bool:
         return self.heading.endswith(REDUCED_SIZE)
 
+    @property
+    def in_part(self) -> bool:
+        """Whether it has a part of the paper's cells alone, which the horizon then ends with."""
+        return ";" in (self.manifest.get("tested_to") or "")
+
     @cached_property
     def sections(self) -> dict[str, Markup]:
         """The page's sections by heading, as HTML; what is before the first is ""."""

@@ -188,6 +188,14 @@ class Rows:
         of, seeds = self.frame[SEED], sorted(self.frame[SEED].dropna().unique())
         return {one: replace(self, frame=self.frame[(of == one) | of.isna()]) for one in seeds}
 
+    @property
+    def printed(self) -> Rows:
+        """The numbers that the paper prints in place of ours, as if of one seed."""
+        frame = self.frame[self.frame["paper"].notna()]
+        frame = frame.drop_duplicates([*self.labels, MEASURE, ROUND, RANK])
+        frame = frame.assign(value=frame["paper"], seed=0.0, paper=math.nan, paper_std=math.nan)
+        return replace(self, frame=frame, origins=set())
+
     def by_seed(self) -> Iterator[Rows]:
         """The rows of every seed, with those that have none."""
         return iter(self.seeds.values())

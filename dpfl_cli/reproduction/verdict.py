@@ -181,6 +181,16 @@ def decisive(finding: str, found: Sequence[Judged]) -> Judged:
     return min(found, key=lambda one: one.distance)
 
 
+def true_in_mean(one: Comparison) -> bool | None:
+    """Whether a comparison is true of the means, whatever the noise; None where nothing is
+    tested.
+    """
+    if one.truths:
+        return None if any(isinstance(why, str) for why in one.truths) else all(one.truths)
+    mean = float(np.mean(one.differences)) if len(one.differences) else math.nan
+    return None if math.isnan(mean) else _gap(one, mean) > 0
+
+
 def _gap(one: Comparison, mean: float) -> float:
     """How far on the right side of its margin a mean difference lies."""
     return mean - one.margin if one.kind == "above" else one.margin - abs(mean)

@@ -36,14 +36,17 @@ from dpfl_cli.reproduction.api import (
     Size,
     Table,
     above,
+    below,
     between,
     claim,
+    each_seed,
     every,
     exact,
     falling,
+    near_paper,
 )
 from dpfl_cli.reproduction.grid import cells, commands, requests
-from dpfl_cli.reproduction.judge import beside, judge, numbers_line
+from dpfl_cli.reproduction.judge import PRINTED, beside, judge, numbers_line
 from dpfl_cli.reproduction.layout import numbers_table, page
 from dpfl_cli.reproduction.paper_numbers import NUMBERS
 from dpfl_cli.reproduction.published import check_published, publish_artifact
@@ -325,6 +328,51 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
         artifact = made(mistyped=one)
         with pytest.raises(ConfigError, match=f"claim asks, mistyped: .*{words}"):
             rehearse(Job(artifact, "smoke", cells(artifact, "smoke")))
+
+
+def test_a_papers_claim_is_put_to_the_numbers_that_the_paper_prints(rows: Rows) -> None:
+    """Where they are all that it asks for: not where it asks for others, for their spread or for
+    ours beside theirs, and not of a claim of ours.
+    """
+    frame = rows.frame
+    theirs = {("fedexp", 0.1): 1.0, ("fedavg", 0.1): 2.0, ("fedexp", 0.3): 4.0, ("fedavg", 0.3): 3}
+    there = zip(frame["measure"], frame["method"], frame["clip"], strict=True)
+    given = [
+        theirs.get(tuple(place), math.nan) if name == "distance" else math.nan
+        for name, *place in there
+    ]
+    known = rows_of(ONE, frame.assign(paper=given), rows.labels)
+
+    def ahead(rows: Rows, **labels: Any) -> Iterator[Comparison]:
+        yield from every(below, "distance", "method", method=("fedexp", "fedavg"), **labels)(rows)
+
+    def by_seed(rows: Rows) -> Iterator[Comparison]:
+        yield each_seed(
+            (one.value("distance", method="fedexp", clip=0.1) < 1.5 for one in rows.by_seed()),
+            "low",
+        )
+
+    judges = {
+        "both": partial(ahead, clip=(0.1, 0.3)),
+        "first": partial(ahead, clip=0.1),
+        "by_much": partial(ahead, clip=0.1, by=1.0),
+        "seeds": by_seed,
+        "unprinted": partial(ahead, clip=1.0),
+        "beside": lambda rows: iter([near_paper(rows("distance", method="fedexp", clip=0.1))]),
+    }
+    claims = [Claim(name, "it is so", "Table 1", one) for name, one in judges.items()]
+    ours = Claim("ours", "it is so", "ours", judges["first"])
+    verdicts = judge(changed(claims=[*claims, ours]), "quick", known)
+    found = {one.id: one.readings.get(PRINTED, {}).get("finding") for one in verdicts}
+    assert found == {
+        "both": "fails in 1 of 2",
+        "first": "holds",
+        "by_much": "fails",  # 1 is not below 2 by more than 1
+        "seeds": "holds",
+        "unprinted": None,
+        "beside": None,
+        "ours": None,
+    }
 
 
 @pytest.mark.parametrize(

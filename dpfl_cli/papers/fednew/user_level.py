@@ -20,6 +20,7 @@ from dpfl_cli.papers.fednew._claims import (
     early,
     level_with,
     mostly,
+    overall,
     reaches,
 )
 from dpfl_cli.papers.fednew._compared import compared
@@ -334,6 +335,7 @@ def beside_fedfc(
                 readings={
                     "without duals": {"who": without},
                     "to within two and a half points": {"by": -2.5},
+                    "overall, in the mean over epsilons and data": overall(method, "FFC"),
                 },
             ),
             Claim(
