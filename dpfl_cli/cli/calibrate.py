@@ -1,10 +1,10 @@
-"""`dpfl calibrate OVERRIDES`: the noise with which a run meets dp.epsilon and dp.delta, without
-running it.
+"""`dpfl calibrate OVERRIDES`: the noise with which a run meets dp.epsilon and dp.delta, or where it
+has no such target the epsilon of its noise, without running it.
 """
 
 import argparse
 
-from dpfl_cli.cli.pricing import add_run_arguments, plan_for_target, release_line
+from dpfl_cli.cli.pricing import add_run_arguments, private_plan, release_line
 from dpfl_cli.cli.tables import epsilon_text
 from dpfl_cli.privacy.nominal import proved_from
 
@@ -12,29 +12,31 @@ from dpfl_cli.privacy.nominal import proved_from
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.epilog = (
-        "example: dpfl calibrate algorithm=fedexp dp=cdp dp.epsilon=8 dp.delta=1e-5 rounds=50"
+        "example: dpfl calibrate algorithm=fedexp dp=cdp dp.epsilon=8 dp.delta=1e-5 rounds=50; "
+        "without dp.epsilon, the epsilon of the noise that is set"
     )
 
 
 def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.simulation.results import privacy_report
 
-    plan = plan_for_target(args.overrides, args.plugin)
+    plan = private_plan(args.overrides, args.plugin)
     dp, ledger = plan.dp, plan.ledger()
-    assert dp.epsilon is not None
     field = plan.mechanism.target.noise_field
+    noise = None if field is None else getattr(plan.mechanism.settings, field)
     report = privacy_report(plan, ledger)
-    print(f"mechanism.{field}={getattr(plan.mechanism.settings, field)!r}")
+    if noise is not None:
+        print(f"mechanism.{field}={noise!r}")
     print(
         f"  mechanism={plan.mechanism.name}: epsilon {epsilon_text(report)} at delta {dp.delta:g} "
         f"({plan.accountant.name}, per {dp.unit}, {dp.relation}), "
         f"{report['releases']} releases over {plan.rounds} rounds; tuning not included"
     )
     if "stopped" in report:
-        print(f"  the run ends {report['stopped']}; dp.epsilon={dp.epsilon:g} sets its noise")
+        print(f"  the run ends {report['stopped']}; dp.epsilon sets its noise")
     if "participation" in report:
         print(f"  participation: {report['participation']}")
-    if "calibration" in report:
+    if "calibration" in report and dp.epsilon is not None:
         enough = proved_from(dp.epsilon, dp.delta)
         known = "" if dp.v is None else f"; lemma1 is proved from v={enough} on"
         print(f"  noise by {report['calibration']}; dp.epsilon={dp.epsilon:g}{known}")

@@ -27,7 +27,7 @@ COMMANDS = {
     "report": "what reproduces, as a site that opens from disk: every table, figure and claim",
     "runs": "list, show, compare, export and prune finished runs",
     "account": "price runs under every accountant that supports their ledger",
-    "calibrate": "the noise that meets a target epsilon and delta",
+    "calibrate": "the noise that meets a target epsilon, or the epsilon of the noise that is set",
     "audit": "a lower bound on a run's epsilon, from canaries, beside what it claims",
     "calculate": "what a paper's closed forms advise: local steps, iterations, rounds (scaffnew)",
     "data": "what data there is, and fetching it",

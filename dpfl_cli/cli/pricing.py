@@ -34,11 +34,11 @@ def plan_of(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
     return make_plan(compose_config(overrides))
 
 
-def plan_for_target(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
-    """The plan of a run whose noise meets a target epsilon; a ConfigError where there is none."""
+def private_plan(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
+    """The plan of a run with noise; a ConfigError where there is none."""
     plan = plan_of(overrides, plugins)
-    if plan.dp.epsilon is None:
-        raise ConfigError("calibrate: no target; add dp.epsilon=VALUE (and dp.delta=VALUE)")
+    if plan.dp.trust == "none":
+        raise ConfigError("calibrate: dp=none adds no noise; choose dp=ldp or dp=cdp, say")
     return plan
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from dpfl_cli.cli import run as command
-from dpfl_cli.cli.pricing import plan_for_target, prices_of
+from dpfl_cli.cli.pricing import prices_of, private_plan
 from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
@@ -139,15 +139,16 @@ def account(run: Run | str, delta: float | None = None) -> pd.DataFrame:
 
 @_typed
 def calibrate(*overrides: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """The noise with which `dpfl run OVERRIDES` meets its dp.epsilon, without running it.
+    """The noise with which `dpfl run OVERRIDES` meets its dp.epsilon, or without one the epsilon of
+    the noise that is set, without running it.
 
     Returns:
-      the mechanism's option and its value, and the privacy report of such a run.
+      the mechanism's option and its value, if it has one, and the privacy report of such a run.
     """
     with _one_at_a_time:
-        plan = plan_for_target(overrides, plugins)
+        plan = private_plan(overrides, plugins)
     field = plan.mechanism.target.noise_field
-    noise = {f"mechanism.{field}": getattr(plan.mechanism.settings, field)}
+    noise = {f"mechanism.{field}": getattr(plan.mechanism.settings, field)} if field else {}
     return noise | privacy_report(plan, plan.ledger())
 
 

@@ -86,6 +86,10 @@ def test_a_ledger_its_prices_and_the_noise_for_a_target() -> None:
     noise = dpfl.calibrate("dp=cdp", "dp.epsilon=3", *SMALL)
     assert noise["epsilon"] == pytest.approx(3, rel=1e-3)
     assert noise["mechanism.noise_multiplier"] > 0
+    given = f"mechanism.noise_multiplier={noise['mechanism.noise_multiplier']}"
+    (run,) = dpfl.run("dp=cdp", given, *SMALL)
+    priced = dpfl.calibrate("dp=cdp", given, *SMALL)  # before it is run
+    assert priced["epsilon"] == run.result["privacy"]["epsilon"] == noise["epsilon"]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,7 @@ def test_a_ledger_its_prices_and_the_noise_for_a_target() -> None:
         (lambda: dpfl.run("seed=range(0)"), "seed"),
         (lambda: dpfl.run("--help"), "not an override"),
         (lambda: dpfl.runs(where="seed"), "write KEY=VALUE"),
-        (lambda: dpfl.calibrate("dp=cdp"), "no target"),
+        (lambda: dpfl.calibrate("dp=none"), "adds no noise"),
         (lambda: dpfl.model("abc"), "abc: no run"),
         (lambda: dpfl.account(dpfl.run("rounds=1", quiet=True)[0], delta=2), "between 0 and 1"),
     ],

@@ -168,7 +168,7 @@ def test_no_job_begins_after_one_was_interrupted(
         (["list", "algoritm"], "did you mean algorithm?"),
         (["list", "algorithm", "fedxp"], "did you mean fedexp?"),
         (["account", "ffff"], "no run"),
-        (["calibrate", "dp=ldp"], "no target"),
+        (["calibrate", "dp=none"], "dp=none adds no noise"),
         (["reproduce", "fedexp/tabel4"], "did you mean fedexp"),
         (["data", "fetch", "minst"], "did you mean mnist?"),
         (["run", "--plugin", "no_such_file.py"], "cannot be read"),
