@@ -18,7 +18,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 
 from dpfl_cli.cli import run as command
 from dpfl_cli.cli.pricing import prices_of, private_plan
-from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of
+from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
 from dpfl_cli.config.paths import note_command, outputs_dir
@@ -96,16 +96,17 @@ def runs(where: str | Sequence[str] = ()) -> pd.DataFrame:
 @_typed
 def curves(*chosen: Run | str) -> pd.DataFrame:
     """The metrics of runs: a row for every evaluated round, with the run, its algorithm, trust
-    model, data set and seed.
+    model, data set and seed, and every other setting in which the runs differ.
 
     Args:
       chosen: runs, or ids (a unique beginning of one will do).
     """
-    rows = []
-    for record in map(_found, chosen):
-        settings = settings_of(record.config)
-        names = {key: settings[key] for key in CHOICES}
-        about = {"run": record.id, **names, "seed": record.config["seed"]}
+    rows, records = [], [_found(one) for one in chosen]
+    settings = [settings_of(record.config) for record in records]
+    shown = dict.fromkeys([*CHOICES, *varying(settings)])
+    for record, of in zip(records, settings, strict=True):
+        about = {"run": record.id, **{key: of.get(key) for key in shown}}
+        about["seed"] = record.config["seed"]
         rows += [{**about, **row} for row in record.rows]
     return pd.DataFrame(rows)
 

@@ -47,6 +47,8 @@ def test_a_grid_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) 
     lines = dpfl.curves(*grid, grid[0].id)
     assert len(lines) == 5 * 7
     assert lines.groupby("algorithm").seed.nunique().tolist() == [2, 2]
+    swept = dpfl.curves(*dpfl.run("algorithm.clip_norm=0.3,3", *SMALL))
+    assert swept.groupby("algorithm.clip_norm").run.nunique().to_dict() == {0.3: 1, 3.0: 1}
     last = lines[lines["round"] == 6].relative_distance
     assert last.iloc[0] == grid[0].result["metrics"]["last"]["relative_distance"]
 
