@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dpfl_cli import __version__
 from dpfl_cli.cli.columns import aligned
@@ -175,6 +175,13 @@ class _Parser(argparse.ArgumentParser):
         """
         mixed = self._subparsers is None
         return self.parse_intermixed_args(words) if mixed else self.parse_args(words)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """An action of a command refuses what it does not know itself, with the options it has."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and self.prog.count(" ") > 1:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("dpfl ")  # errors are printed after the program's name

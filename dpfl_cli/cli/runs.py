@@ -103,7 +103,8 @@ def _wanted(store: RunStore, args: argparse.Namespace, needs: Needs) -> list[Run
 
 
 def _say_none(store: RunStore, args: argparse.Namespace) -> None:
-    print(f"no runs in {outputs_dir()}{' match' if args.where else '; make one with: dpfl run'}")
+    why = " match" if args.where else "; make one with: dpfl run"
+    print(f"no runs in {outputs_dir()}{why}", file=sys.stderr)  # no part of a table
     _say_unfinished(store, args)
 
 

@@ -168,6 +168,11 @@ def test_no_job_begins_after_one_was_interrupted(
         (["list", "algoritm"], "did you mean algorithm?"),
         (["list", "algorithm", "fedxp"], "did you mean fedexp?"),
         (["account", "ffff"], "no run"),
+        (
+            ["runs", "table", "--rows=seed", "--cols=dp", "--output", "t.csv"],
+            "runs table: --output: no such option; choose from: --cols",
+        ),
+        (["runs", "list", "--jsn"], "runs list: --jsn: no such option; did you mean --json?"),
         (["calibrate", "dp=none"], "dp=none adds no noise"),
         (["reproduce", "fedexp/tabel4"], "did you mean fedexp"),
         (["data", "fetch", "minst"], "did you mean mnist?"),
