@@ -124,7 +124,8 @@ NOT_SAID = (
     "Ours, for the paper does not say: T1 has 100 dimensions (a round number near what its losses "
     "of DP-FedAvg suggest), its records, solution and start are drawn from N(0, I); the radius has "
     "batches of 100 records, as the gradients; T2's numbers are standardised and its words "
-    "one-hot; pixels are in [0, 1]; the frozen layer is one draw for all seeds."
+    "one-hot; pixels are in [0, 1]; the frozen layer is one draw for all seeds. T1's loss is its "
+    "objective, half of what a run's metrics call train_loss."
 )
 PRODUCTS = (
     "the paper's choices take steps of different length: what they differ in is the product of "
