@@ -140,7 +140,7 @@ def judge(
         if claim.ours or claim.invariant:
             return {}
         try:
-            found = [true_in_mean(one) for one in compared(claim, of=printed)[0]]
+            found = [true_in_mean(one) for one in compared(claim, of=rows.printed)[0]]
         except ConfigError:  # a claim may take for granted what is not printed
             return {}
         if not found or None in found:
@@ -148,7 +148,7 @@ def judge(
         share = f" in {found.count(False)} of {len(found)}" if len(found) > 1 else ""
         return {PRINTED: {"finding": HOLDS if all(found) else f"{FAILS}{share}"}}
 
-    made, rows, printed = [], sourced(artifact, scale, rows, data), rows.printed
+    made, rows = [], sourced(artifact, scale, rows, data)
     for claim in artifact.claims:
         rows.origins.clear()
         comparisons = compared(claim)

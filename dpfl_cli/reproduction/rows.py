@@ -188,7 +188,7 @@ class Rows:
         of, seeds = self.frame[SEED], sorted(self.frame[SEED].dropna().unique())
         return {one: replace(self, frame=self.frame[(of == one) | of.isna()]) for one in seeds}
 
-    @property
+    @cached_property
     def printed(self) -> Rows:
         """The numbers that the paper prints in place of ours, as if of one seed."""
         frame = self.frame[self.frame["paper"].notna()]
