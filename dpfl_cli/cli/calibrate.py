@@ -33,7 +33,8 @@ def execute(args: argparse.Namespace) -> int:
         f"{report['releases']} releases over {plan.rounds} rounds; tuning not included"
     )
     if "stopped" in report:
-        print(f"  the run ends {report['stopped']}; dp.epsilon sets its noise")
+        target = "" if dp.epsilon is None else f"; dp.epsilon={dp.epsilon:g} sets its noise"
+        print(f"  the run ends {report['stopped']}{target}")
     if "participation" in report:
         print(f"  participation: {report['participation']}")
     if "calibration" in report and dp.epsilon is not None:

@@ -96,7 +96,7 @@ def runs(where: str | Sequence[str] = ()) -> pd.DataFrame:
 @_typed
 def curves(*chosen: Run | str) -> pd.DataFrame:
     """The metrics of runs: a row for every evaluated round, with the run, its algorithm, trust
-    model, data set and seed, and every other setting in which the runs differ.
+    model, data set and seed, and the other settings that tell the runs apart.
 
     Args:
       chosen: runs, or ids (a unique beginning of one will do).

@@ -1,6 +1,7 @@
 """`dpfl runs`: the run store: list, show, compare, table, export, import, verify, prune."""
 
 import argparse
+import contextlib
 import io
 import json
 import shutil
@@ -104,8 +105,9 @@ def _wanted(store: RunStore, args: argparse.Namespace, needs: Needs) -> list[Run
 
 def _say_none(store: RunStore, args: argparse.Namespace) -> None:
     why = " match" if args.where else "; make one with: dpfl run"
-    print(f"no runs in {outputs_dir()}{why}", file=sys.stderr)  # no part of a table
-    _say_unfinished(store, args)
+    with contextlib.redirect_stdout(sys.stderr):  # no part of a table
+        print(f"no runs in {outputs_dir()}{why}")
+        _say_unfinished(store, args)
 
 
 def _say_unfinished(store: RunStore, args: argparse.Namespace) -> None:

@@ -59,8 +59,9 @@ def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
     parts = canvas.subfigures(len(drawn), height_ratios=heights, squeeze=False)
     for one, part in zip(drawn, parts.flat, strict=True):
-        above, title = one.down > FEW, one.spec.title
-        legend(part, one.fill(part), one.size[0], title if above else None)
+        entries, title = one.fill(part), one.spec.title
+        above = bool(entries) and one.down > FEW
+        legend(part, entries, one.size[0], title if above else None)
         if title and not above:
             part.suptitle(title, fontsize=9)
     canvas.suptitle(_title(artifact, scale, drawn, int(LETTERS * width)), fontsize=10)

@@ -12,6 +12,7 @@ from dpfl_cli.reproduction.api import (
     Comparison,
     Judge,
     Metric,
+    Missing,
     Paper,
     Rows,
     Run,
@@ -160,6 +161,8 @@ def at_equal(**cells: Any) -> Judge:
 
 def less_scattered(ours: Sample, theirs: Sample) -> Comparison:
     """It is nearer to its mean over seeds (Levene's test of spreads)."""
+    if len(ours.values) == 1:  # of what a paper prints
+        raise Missing(f"{ours.text}: one number has no spread")
 
     def apart(one: Sample) -> Sample:
         away = (one.values - one.mean).abs()
