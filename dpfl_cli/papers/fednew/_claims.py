@@ -128,8 +128,15 @@ def mostly(rows: Rows, who: str, other: str) -> Comparisons:
         return ours.mean > theirs.mean
 
     places = [{**cell, "round": number} for cell in cells(rows, 1.0) for number in SOON_ROUNDS]
-    most = (fmean(sooner(one, at) for at in places) > 0.5 for one in rows.by_seed())
-    yield each_seed(most, f"{TITLES[who]} is ahead of {TITLES[other]} in most of {len(places)}")
+    yield in_most(rows, places, sooner, f"{TITLES[who]} is ahead of {TITLES[other]}")
+
+
+def in_most(
+    rows: Rows, places: Sequence[Point], true: Callable[[Rows, Point], bool], text: str
+) -> Comparison:
+    """It is true in more than half of the places, seed by seed."""
+    most = (fmean(true(one, at) for at in places) > 0.5 for one in rows.by_seed())
+    return each_seed(most, f"{text} in most of {len(places)}")
 
 
 TYPICALLY = "in more than half of the cells and rounds"

@@ -5,7 +5,6 @@ narrow features of images, on clients that differ and on Adult.
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, WHOLE
@@ -17,6 +16,7 @@ from dpfl_cli.papers.fednew._claims import (
     ahead,
     cells,
     everywhere,
+    in_most,
     level_with,
 )
 from dpfl_cli.papers.fednew._compared import compared
@@ -41,7 +41,6 @@ from dpfl_cli.reproduction.api import (
     Rows,
     between,
     claim,
-    each_seed,
     near_paper,
     shape,
 )
@@ -114,9 +113,8 @@ def switches(
 
 
 def switches_mostly(rows: Rows) -> Comparisons:
-    places = [*cells(rows, high=0.7)]
-    most = (fmean(switches(one, cell) for cell in places) > 0.5 for one in rows.by_seed())
-    yield each_seed(most, f"DP-FedNew or DP-FedNew-FC is the best in most of {len(places)}")
+    below_switch = [*cells(rows, high=0.7)]
+    yield in_most(rows, below_switch, switches, "DP-FedNew or DP-FedNew-FC is the best")
 
 
 SWITCH_LOW = Claim(
