@@ -28,7 +28,6 @@ from dpfl_cli.papers.fednew._search import (
     SMALL,
     SMALL_FEMNIST,
     STEPS_UP_TO,
-    TABLE_8_TRIPLES,
     Data,
     Point,
     Values,
@@ -262,7 +261,7 @@ table8 = compared(
         "9 epsilons, 4 numbers of clients; a staged search",
     ),
     (0.9, 33),
-    points=partial(search, steps=SERVER_STEPS[1:5], triples=TABLE_8_TRIPLES),
+    points=partial(search, steps=SERVER_STEPS[1:5]),
     title="Test accuracy on Adult after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on Adult, dealt at "
     "random to 10 to 500 clients, each with the best point of its grid for every number of "

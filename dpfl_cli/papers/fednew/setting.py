@@ -3,7 +3,6 @@ paper's are lost. Nothing is trained.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from dpfl_cli.papers.fednew._search import (
     DAMPINGS,
@@ -12,7 +11,6 @@ from dpfl_cli.papers.fednew._search import (
     PENALTIES,
     SERVER_STEPS,
     SMALL_CLIPS,
-    TABLE_8_TRIPLES,
     Points,
     Values,
     search,
@@ -295,7 +293,7 @@ WHOSE = {
 
 
 SEARCHES: Mapping[str, Points] = {  # of a level
-    "record": partial(search, triples=TABLE_8_TRIPLES),
+    "record": search,
     "client": search_of_clients,
 }
 PARAMETER_OF = {"gamma": "alpha", "gradient_clip": "clip"}  # label of a search -> its name here
