@@ -16,7 +16,7 @@ from pathlib import Path
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.simulation.store import RESULT, RunRecord, RunStore
 
-MOST_BYTES = 1 << 30  # of an archive's content
+MOST_BYTES = 1 << 31  # of an archive unpacked, with its headers
 MEMBER = re.compile(
     r"([0-9a-f]{12})/(config\.yaml|metrics\.csv|ledger\.json|(?:partition|model)\.npz|result\.json)"
 )
@@ -38,18 +38,17 @@ def packed(records: Iterable[RunRecord]) -> bytes:
     ]
     # equal files side by side, and files of a kind, are small once compressed
     members.sort(key=lambda one: (one[0], one[1], one[2].id))
-    out, size = io.BytesIO(), 0
+    out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:xz", format=tarfile.USTAR_FORMAT) as archive:
         for name, _, record in members:
             content = record.content(name)
-            size += len(content)
-            if size > MOST_BYTES:
-                raise StoreError(
-                    f"the runs have more than {MOST_BYTES >> 20} MiB; name fewer of them"
-                )
             member = tarfile.TarInfo(f"{record.id}/{name}")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
+            if archive.offset + 2 * tarfile.RECORDSIZE > MOST_BYTES:  # it is filled up at its end
+                raise StoreError(
+                    f"the runs have more than {MOST_BYTES >> 20} MiB; name fewer of them"
+                )
     return out.getvalue()
 
 
