@@ -37,6 +37,12 @@ MOST_RUNS = 10**5  # of a grid
 MOST_KEPT = 512  # configs and words that are kept for the next ones like them
 # of Hydra's own folders, which are off: there is one tree of outputs
 HYDRA_FOLDERS = re.compile(r"hydra(\.job(\.chdir)?|\.(run|sweep|output_subdir)(\..+)?)?")
+OF_HYDRA = {  # what it says -> what a user can do
+    r"To append to your default list use \+(\S+)": "{0}: no option is chosen there yet; write +{0}",
+    r"An item is already at '([^']+)'": "+{0}: it is there already; write {0}=VALUE without +",
+    r"Multiple values for ([^\s.]+)\. ": "+{0}: one is chosen already; write {0}=NAME without +",
+    r"delete from config\. '([^']+)' does not exist": "~{0}: there is no such option to drop",
+}
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
     # a default noise level, or null where a target epsilon will determine it
@@ -259,8 +265,9 @@ def _said(error: Exception) -> str:
         word = re.search(r"argument '([^']*)'", message)
         found = word[1] if word else first.split(" requires")[0]
         return f"{found}: several values make a grid; add -m"
-    if added := re.search(r"To append to your default list use \+(\S+)", message):
-        return f"{added[1]}: no option is chosen there yet; write +{added[1]}"
+    for pattern, meaning in OF_HYDRA.items():
+        if said := re.search(pattern, message):
+            return meaning.format(said[1])
     if "does not support sweep type" in message:
         return "-m: interval() is for a search; add hydra/sweeper=optuna, or list values, as 1,2,3"
     return f"{first}; `dpfl run --cfg job` shows the config"

@@ -70,6 +70,9 @@ def refused(*overrides: str) -> str:
         (["dp.trust=locl"], "dp.trust='locl'"),
         (["rounds"], "rounds: not an override"),
         (["seed.x=1"], "seed.x: unknown option; nothing is below a value"),
+        (["+rounds=3"], "+rounds: it is there already; write rounds=VALUE"),
+        (["+algorithm=fedavg"], "+algorithm: one is chosen already; write algorithm=NAME"),
+        (["~seeds"], "~seeds: there is no such option to drop"),
     ],
 )
 def test_bad_configs_are_refused_in_one_line(overrides: list[str], expected: str) -> None:
