@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dpfl_cli.config.component as component_module
@@ -347,22 +348,55 @@ def test_an_honest_method_passes_and_is_remembered_by_its_file(
     assert failed_checks(method(), tmp_path, monkeypatch) == set()
 
 
+def of_the_guide(folder: Path) -> Path:
+    """The mechanisms that docs/own-mechanism.md shows, as one file."""
+    guide = (Path(__file__).parents[2] / "docs" / "own-mechanism.md").read_text()
+    file = folder / "laplace.py"
+    file.write_text("\n\n".join(re.findall(r"```python\n(.*?)```", guide, re.DOTALL)))
+    return file
+
+
 @pytest.mark.usefixtures("own_components")
 def test_noise_that_is_not_gaussian_is_not_said_to_have_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the mechanism that a guide shows."""
-    guide = (Path(__file__).parents[2] / "docs" / "own-mechanism.md").read_text()
-    file = tmp_path / "laplace.py"
-    file.write_text(guide.partition("```python\n")[2].partition("```")[0])
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
+    file = of_the_guide(tmp_path)
     words = ["mechanism.epsilon=2", "accountant=pure"]
-    used = ["algorithm=fedavg", "mechanism=laplace", "dp=ldp", "dp.mode=paper"]
     assert main(["check", str(file), *words, "--quiet"]) == 0
-    plan = make_plan(compose_config([*used, *words]))
     assert "passed, but noise not measured" in capsys.readouterr().out
-    said = str(privacy_report(plan, plan.ledger())["guarantee"])
-    assert said.endswith(f"checked, but for its noise, which is not measured: dpfl check {file}")
+    for mechanism, trust in (("laplace", "ldp"), ("central_laplace", "cdp")):
+        used = ["algorithm=fedavg", f"mechanism={mechanism}", f"dp={trust}", "dp.mode=paper"]
+        plan = make_plan(compose_config([*used, *words]))
+        said = str(privacy_report(plan, plan.ledger())["guarantee"])
+        assert said.endswith(
+            f"checked, but for its noise, which is not measured: dpfl check {file}"
+        )
+
+
+@pytest.mark.usefixtures("own_components")
+def test_the_noise_of_the_guide_is_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mean of 50 clients that send nothing: of variance 2 (sqrt(d) S / epsilon)^2 / M where each
+    adds noise, and of 1 / M of that where the server does.
+    """
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
+    file = of_the_guide(tmp_path)
+    words = ["algorithm=fedavg", "algorithm.local_lr=1e-12", "algorithm.clip_norm=0.5", "rounds=1"]
+    words += [
+        "dp.mode=paper",
+        "accountant=pure",
+        "mechanism.epsilon=2",
+        "evaluation.final_window=1",
+    ]
+    words += ["dataset.dimension=20000", "dataset.clients=50"]
+    for used, parts in (("laplace dp=ldp", 50), ("central_laplace dp=cdp", 50**2)):
+        main(["run", "--quiet", "--plugin", str(file), *f"mechanism={used}".split(), *words])
+        (model,) = tmp_path.glob("runs/*/model.npz")
+        noise = np.load(model)["model"]
+        model.unlink()
+        assert noise.var() == pytest.approx(2 * 20000 / 4 / parts, rel=0.08)  # 5 standard errors
 
 
 @pytest.mark.parametrize(
