@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.pricing import prices_of, release_line
 from dpfl_cli.cli.tables import (
@@ -14,6 +15,9 @@ from dpfl_cli.cli.tables import (
 )
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.store import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    from dpfl_cli.privacy.accountants import PrivacyCost
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +36,7 @@ def execute(args: argparse.Namespace) -> int:
             (
                 priced.accountant,
                 "" if priced.epsilon is None else f"{priced.epsilon:.6f}{claimed}",
-                priced.reason or ("vacuous: above 20" if priced.vacuous else ""),
+                "; ".join(_remarks_on(priced, record)),
             )
             for priced in prices_of(record, args.delta)
         ]
@@ -44,6 +48,20 @@ def execute(args: argparse.Namespace) -> int:
         for line in _remarks(record, args.delta is None):
             console.print(f"  {line}")
     return 0
+
+
+def _remarks_on(priced: "PrivacyCost", record: RunRecord) -> Iterator[str]:
+    """What is to be known of one accountant's epsilon."""
+    from dpfl_cli.config.component import lookup
+
+    if priced.reason:
+        yield priced.reason
+    elif priced.vacuous:
+        yield "vacuous: above 20"
+    laws = {entry.law for entry in record.ledger.entries}
+    known = lookup("accountant", priced.accountant.partition(" ")[0]).target.amplifies
+    if priced.epsilon is not None and laws - {*known, "full"}:
+        yield "as if all took part: it knows no amplification by this draw"
 
 
 def _remarks(record: RunRecord, own_delta: bool) -> Iterator[str]:

@@ -608,6 +608,17 @@ def test_a_grid_of_many_settings_says_a_few_lines_about_collusion(
     assert "... and for 2 more settings: dpfl account RUN shows them." in out
 
 
+def test_account_says_where_the_draw_of_clients_is_not_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    drawn = ["participation=poisson", "participation.cohort=3"]
+    for words, without in (([], set()), (drawn, {"gdp", "joint_gaussian", "wang_rdp", "zcdp"})):
+        _, out, _ = dpfl(capsys, "run", "algorithm=fedavg", "dp=cdp", *SMALL, *words)
+        _, out, _ = dpfl(capsys, "account", out.split()[-1])
+        told = {line.split()[1] for line in out.splitlines() if "as if all took part" in line}
+        assert told == without
+
+
 def test_runs_account_and_prune(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     dpfl(capsys, "run", "-m", "algorithm=fedexp,fedavg", "dp=cdp", *SMALL)
     code, out, _ = dpfl(capsys, "runs", "list", "--where", "algorithm.name=fedexp")
