@@ -61,7 +61,7 @@ def _remarks_on(priced: "PrivacyCost", record: RunRecord) -> Iterator[str]:
     laws = {entry.law for entry in record.ledger.entries}
     known = lookup("accountant", priced.accountant.partition(" ")[0]).target.amplifies
     if priced.epsilon is not None and laws - {*known, "full"}:
-        yield "as if all took part: it knows no amplification by this draw"
+        yield "as if all took part: it counts no amplification by drawing clients"
 
 
 def _remarks(record: RunRecord, own_delta: bool) -> Iterator[str]:

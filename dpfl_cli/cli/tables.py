@@ -146,7 +146,7 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
     """
     rows, averages = _rows(records)
     common = {name: rows[0][name] for name in COMMON if len({row[name] for row in rows}) == 1}
-    for table in filter(None, (rows, averages * means)):
+    for table in (rows, *([averages] if means and averages else [])):
         shown = [{name: row[name] for name in row if name not in common} for row in table]
         # not by rich, which takes 20 s for a table of 5,000 runs
         cells = [*map(list, shown[:1]), *(list(row.values()) for row in shown)]

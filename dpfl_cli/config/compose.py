@@ -40,7 +40,8 @@ HYDRA_FOLDERS = re.compile(r"hydra(\.job(\.chdir)?|\.(run|sweep|output_subdir)(\
 OF_HYDRA = {  # what it says -> what a user can do
     r"To append to your default list use \+(\S+)": "{0}: no option is chosen there yet; write +{0}",
     r"An item is already at '([^']+)'": "+{0}: it is there already; write {0}=VALUE without +",
-    r"Multiple values for ([^\s.]+)\. ": "+{0}: one is chosen already; write {0}=NAME without +",
+    r"Multiple values for ([^\s.]+)\. ": "{0}: chosen twice; write {0}=NAME once, without +",
+    r"(\S+) appears more than once": "{0}: chosen twice; write it once",
     r"delete from config\. '([^']+)' does not exist": "~{0}: there is no such option to drop",
 }
 

@@ -47,7 +47,7 @@ def packed(records: Iterable[RunRecord]) -> bytes:
             archive.addfile(member, io.BytesIO(content))
             if archive.offset + 2 * tarfile.RECORDSIZE > MOST_BYTES:  # it is filled up at its end
                 raise StoreError(
-                    f"the runs have more than {MOST_BYTES >> 20} MiB; name fewer of them"
+                    f"the archive would unpack to over {MOST_BYTES >> 20} MiB; name fewer runs"
                 )
     return out.getvalue()
 

@@ -311,7 +311,9 @@ def failure_reason(error: BaseException, private: bool) -> str:
     """
     text = str(error)
     if private and not (isinstance(error, DpflError) and raised_by_dpfl(error)):
-        hint = "; its message may tell of the data, `dpfl check` on the file shows it"
+        hint = (
+            "; its message may tell of the data (`dpfl check FILE`, on made-up data, may show it)"
+        )
         own = hint * bool(place_in_plugin(error))
         return without_values(error) + own
     if not private and isinstance(error, PrivacyError) and error.__cause__ is not None:

@@ -71,7 +71,7 @@ def refused(*overrides: str) -> str:
         (["rounds"], "rounds: not an override"),
         (["seed.x=1"], "seed.x: unknown option; nothing is below a value"),
         (["+rounds=3"], "+rounds: it is there already; write rounds=VALUE"),
-        (["+algorithm=fedavg"], "+algorithm: one is chosen already; write algorithm=NAME"),
+        (["+algorithm=fedavg"], "algorithm: chosen twice; write algorithm=NAME once"),
         (["~seeds"], "~seeds: there is no such option to drop"),
     ],
 )

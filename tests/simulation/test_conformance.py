@@ -348,55 +348,61 @@ def test_an_honest_method_passes_and_is_remembered_by_its_file(
     assert failed_checks(method(), tmp_path, monkeypatch) == set()
 
 
-def of_the_guide(folder: Path) -> Path:
-    """The mechanisms that docs/own-mechanism.md shows, as one file."""
+def of_the_guide(folder: Path) -> dict[str, Path]:
+    """The mechanisms that docs/own-mechanism.md shows: name -> file."""
     guide = (Path(__file__).parents[2] / "docs" / "own-mechanism.md").read_text()
-    file = folder / "laplace.py"
-    file.write_text("\n\n".join(re.findall(r"```python\n(.*?)```", guide, re.DOTALL)))
-    return file
+    files = {}
+    for name, code in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", guide, re.DOTALL):
+        files[name] = folder / f"{name}.py"
+        files[name].write_text(code)
+    return files
+
+
+TRUSTS = {"laplace": "ldp", "central_laplace": "cdp"}  # of the mechanisms of the guide
 
 
 @pytest.mark.usefixtures("own_components")
+@pytest.mark.parametrize("name", TRUSTS)
 def test_noise_that_is_not_gaussian_is_not_said_to_have_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
-    file = of_the_guide(tmp_path)
+    file = of_the_guide(tmp_path)[name]
     words = ["mechanism.epsilon=2", "accountant=pure"]
+    used = ["algorithm=fedavg", f"mechanism={name}", f"dp={TRUSTS[name]}", "dp.mode=paper"]
     assert main(["check", str(file), *words, "--quiet"]) == 0
+    plan = make_plan(compose_config([*used, *words]))
     assert "passed, but noise not measured" in capsys.readouterr().out
-    for mechanism, trust in (("laplace", "ldp"), ("central_laplace", "cdp")):
-        used = ["algorithm=fedavg", f"mechanism={mechanism}", f"dp={trust}", "dp.mode=paper"]
-        plan = make_plan(compose_config([*used, *words]))
-        said = str(privacy_report(plan, plan.ledger())["guarantee"])
-        assert said.endswith(
-            f"checked, but for its noise, which is not measured: dpfl check {file}"
-        )
+    said = str(privacy_report(plan, plan.ledger())["guarantee"])
+    assert said.endswith(f"checked, but for its noise, which is not measured: dpfl check {file}")
 
 
 @pytest.mark.usefixtures("own_components")
+@pytest.mark.parametrize(
+    ("name", "parts", "drawn"),
+    [
+        ("laplace", 50, []),
+        ("central_laplace", 50**2, []),
+        ("central_laplace", 10**2, ["participation=fixed", "participation.cohort=10"]),
+    ],
+)
 def test_the_noise_of_the_guide_is_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, parts: int, drawn: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mean of 50 clients that send nothing: of variance 2 (sqrt(d) S / epsilon)^2 / M where each
-    adds noise, and of 1 / M of that where the server does.
+    """A mean of M clients that send zeros: of variance 2 (sqrt(d) S / epsilon)^2 / M where each
+    adds noise, and of 1 / M of that where the server does, which then is a Laplace variable.
     """
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
-    file = of_the_guide(tmp_path)
     words = ["algorithm=fedavg", "algorithm.local_lr=1e-12", "algorithm.clip_norm=0.5", "rounds=1"]
-    words += [
-        "dp.mode=paper",
-        "accountant=pure",
-        "mechanism.epsilon=2",
-        "evaluation.final_window=1",
-    ]
-    words += ["dataset.dimension=20000", "dataset.clients=50"]
-    for used, parts in (("laplace dp=ldp", 50), ("central_laplace dp=cdp", 50**2)):
-        main(["run", "--quiet", "--plugin", str(file), *f"mechanism={used}".split(), *words])
-        (model,) = tmp_path.glob("runs/*/model.npz")
-        noise = np.load(model)["model"]
-        model.unlink()
-        assert noise.var() == pytest.approx(2 * 20000 / 4 / parts, rel=0.08)  # 5 standard errors
+    words += ["dp.mode=paper", "accountant=pure", "mechanism.epsilon=2"]
+    words += ["evaluation.final_window=1", "dataset.dimension=20000", "dataset.clients=50"]
+    words += ["--plugin", str(of_the_guide(tmp_path)[name]), f"mechanism={name}"]
+    assert main(["run", "--quiet", f"dp={TRUSTS[name]}", *drawn, *words]) == 0
+    (model,) = tmp_path.glob("runs/*/model.npz")
+    noise = np.load(model)["model"]
+    assert noise.var() == pytest.approx(2 * 20000 / 4 / parts, rel=0.08)  # 5 standard errors
+    if name == "central_laplace":  # of a normal variable it would be 1.13 times as much
+        assert abs(noise).mean() == pytest.approx((20000 / 4 / parts) ** 0.5, rel=0.035)
 
 
 @pytest.mark.parametrize(
