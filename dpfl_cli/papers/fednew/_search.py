@@ -110,7 +110,8 @@ def search(
     Args:
       steps: server steps of DP-FedGD and DP-FedFC.
       between: more server steps on Adult, at scale=paper.
-      triples: more dampings, penalties and bounds of DP-FedNew, at scale=paper.
+      triples: more dampings, penalties and bounds of DP-FedNew, at scale=paper; on Adult
+        `WIDER_BOUNDS` join them, where there are any.
     """
     adult, wider = preset == "adult", scale == "paper"
     if adult and triples:
