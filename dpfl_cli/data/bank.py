@@ -30,10 +30,10 @@ from dpfl_cli.data.loading import (
     catalogue_entry,
     component,
     content_sha256,
+    data_generator,
     expanded,
     locate,
     read_table,
-    stream_generator,
     used,
 )
 
@@ -114,7 +114,7 @@ class Bank(Kept):
                 )
         size = len(files["train"])
         count = int(HELD_OUT * size) if settings.test == "holdout20" else 0
-        mixed = stream_generator(settings.data_seed, "data").permutation(size)
+        mixed = data_generator(settings).permutation(size)
         held, rest = np.split(mixed, [count])
         rows = np.sort(rest[: used("bank", "train_records", settings.train_records, len(rest))])
         train = files["train"][rows, :-1]

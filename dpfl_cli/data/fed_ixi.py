@@ -41,6 +41,7 @@ from dpfl_cli.data.loading import (
     Settings,
     Share,
     component,
+    data_generator,
     decoded,
     drawn_later,
     files_below,
@@ -49,7 +50,6 @@ from dpfl_cli.data.loading import (
     read_uncompressed,
     some_at_once,
     split_dataset,
-    stream_generator,
 )
 
 HOSPITALS = ("Guys", "HH", "IOP")
@@ -97,7 +97,7 @@ class FedIxi(FolderDataset):
         if tables:
             test = _published(tables[0], list(subjects))
         else:
-            draws = (stream_generator(settings.data_seed, "data", k) for k in range(clients))
+            draws = (data_generator(settings, k) for k in range(clients))
             test = held_out(hospital, settings.test_fraction, draws)
         info = DatasetInfo(
             "fed_ixi", "real", sha256, (1, *SHAPE), None, len(subjects), clients, LABELS, SHAPE
@@ -234,7 +234,7 @@ class IxiSynth(Kept):
 
         def draw() -> Iterator[Pairs]:
             for hospital, (first, rest) in enumerate(zip(train, test, strict=True)):
-                generator = stream_generator(settings.data_seed, "data", hospital)
+                generator = data_generator(settings, hospital)
                 volumes, masks = _brains(hospital, first + rest, shape, generator)
                 yield (volumes[:first], masks[:first]), (volumes[first:], masks[first:])
 

@@ -35,11 +35,11 @@ from dpfl_cli.data.loading import (
     Settings,
     Share,
     component,
+    data_generator,
     decoded,
     drawn_later,
     held_out,
     split_dataset,
-    stream_generator,
 )
 from dpfl_cli.data.mnist import Part
 
@@ -84,7 +84,7 @@ class Femnist(FolderDataset):
         key = f"{DECODER} share={settings.share!r} seed={settings.data_seed}"
         sha256, arrays = decoded("femnist", files, key, lambda: _decode(files, settings))
         clients = settings.clients
-        draw = partial(stream_generator, settings.data_seed, "data")
+        draw = partial(data_generator, settings)
         by_writer = settings.split == "writers"
         dealt = int(arrays["writers"]) if by_writer else len(arrays["labels"])
         client = draw(_CLIENTS).permutation(np.arange(dealt) % clients)  # of a writer, or a record
@@ -105,7 +105,7 @@ def _decode(files: dict[str, Path], settings: FemnistSettings) -> NamedArrays:
     """images [N, 784] float32, labels, writer and test [N] of the kept records, and writers: how
     many there are.
     """
-    generator = stream_generator(settings.data_seed, "data", _SHARE)
+    generator = data_generator(settings, _SHARE)
     writers: dict[str, int] = {}
     rows = []
     for part, name, user in read_users(files, LeafFile[Writer], counted=True):
@@ -154,7 +154,7 @@ class FemnistSynth(Kept):
         clients, each = settings.clients, (settings.train_records, settings.test_records)
 
         def drawn(part: Part, key: int) -> Pair:
-            generator = stream_generator(settings.data_seed, "data", key)
+            generator = data_generator(settings, key)
             labels = generator.permutation(np.arange(clients * each[key]) % CLASSES)
             images = characters(part, labels, partial(_another, part, generator))
             return np.divide(images, np.float32(255), dtype=np.float32), labels

@@ -37,10 +37,10 @@ from dpfl_cli.data.loading import (
     Seed,
     Settings,
     component,
+    data_generator,
     decoded,
     drawn_later,
     some_at_once,
-    stream_generator,
 )
 
 LENGTH = 10  # tokens of a sequence
@@ -106,13 +106,13 @@ class Reddit(FolderDataset):
             lambda: _decode(files, settings.vocabulary),
         )
         clients = settings.clients
-        dealt = stream_generator(settings.data_seed, "data", _CLIENTS)
+        dealt = data_generator(settings, _CLIENTS)
         owner = dealt.permutation(np.arange(int(arrays["users"])) % clients)
 
         def drawn(part: str, key: int, wanted: int | None) -> tuple[Records, np.ndarray]:
             """The sequences of a part that are used, client by client, and their clients."""
             user = arrays[f"{part}_user"]
-            generator = stream_generator(settings.data_seed, "data", _DRAWN, key)
+            generator = data_generator(settings, _DRAWN, key)
             chosen = []
             for client in range(clients):
                 own = np.flatnonzero(owner[user] == client)
@@ -216,9 +216,9 @@ class RedditSynth(Kept):
         def draw() -> Iterator[Pairs]:
             words = settings.vocabulary - 2
             weights = np.arange(1, words + 1) ** -ZIPF
-            shared = _successors(weights, words, stream_generator(settings.data_seed, "data", 0))
+            shared = _successors(weights, words, data_generator(settings, 0))
             for client in range(clients):
-                generator = stream_generator(settings.data_seed, "data", 1 + client)
+                generator = data_generator(settings, 1 + client)
                 successors = shared.copy()
                 remixed = generator.permutation(words)[: round(settings.remixed * words)]
                 successors[remixed] = _successors(weights, len(remixed), generator)

@@ -298,6 +298,11 @@ def fraction_of(fraction: float, size: int, what: str) -> int:
     return held
 
 
+def data_generator(settings: Any, *key: int) -> np.random.Generator:
+    """The generator of stream "data" at `key` for a data set's own seed, `data_seed`."""
+    return stream_generator(settings.data_seed, "data", *key)
+
+
 def unit_rows(features: np.ndarray) -> np.ndarray:
     """Rows [N, d] scaled to unit L2 norm; zero rows stay zero. Scaled by the largest entry first:
     squares may overflow.

@@ -42,6 +42,7 @@ from dpfl_cli.data.loading import (
     Settings,
     Share,
     component,
+    data_generator,
     decoded,
     drawn_later,
     files_below,
@@ -50,7 +51,6 @@ from dpfl_cli.data.loading import (
     read_uncompressed,
     some_at_once,
     split_dataset,
-    stream_generator,
 )
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet's channels, as usually published
@@ -112,7 +112,7 @@ class Messidor(FolderDataset):
         names, grades = zip(*graded.values(), strict=True)
         departments, hospital = np.unique(names, return_inverse=True)
         clients = len(departments)
-        draws = (stream_generator(settings.data_seed, "data", number) for number in range(clients))
+        draws = (data_generator(settings, number) for number in range(clients))
         return split_dataset(
             DatasetInfo("messidor", "real", sha256, (3, side, side), 2, len(grades), clients),
             Records(
@@ -215,7 +215,7 @@ class MessidorSynth(Kept):
         each, side = (settings.train_records, settings.test_records), settings.side
 
         def drawn(hospital: int, key: int) -> Pair:
-            generator = stream_generator(settings.data_seed, "data", hospital, key)
+            generator = data_generator(settings, hospital, key)
             sick = np.arange(each[key]) < round(POSITIVE * each[key])
             labels = generator.permutation(sick.astype(np.int64))
             images = [

@@ -20,13 +20,15 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from platformdirs import user_cache_dir
+from pydantic import TypeAdapter
 
 from dpfl_cli.config.errors import AbsentData, DataError, nearest
 from dpfl_cli.config.paths import expanded
@@ -36,18 +38,18 @@ FORMS = ("", ".gz", ".bz2")  # endings under which a file may lie on disk: as it
 LARGEST = 4 * 2**30  # bytes of a download, or of what is in an archive
 BUFFER = 1 << 18  # bytes that are read at a time
 DAMAGED = (OSError, zlib.error, EOFError, lzma.LZMAError)  # what reading a damaged file raises
-_OPENERS: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {
+_OPENERS: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {  # by how a file begins
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"": partial(Path.open, mode="rb"),
 }
 
 
 # --- the catalogue --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """One file as published: its name, and the size and md5 of its uncompressed bytes (md5 None:
     none is published).
     """
@@ -117,17 +119,9 @@ class FolderEntry:
 _TEXT = tomllib.loads(
     resources.files("dpfl_cli.data").joinpath("catalogue.toml").read_text("utf-8")
 )
-CATALOGUE = {
-    name: DatasetEntry(
-        name,
-        **said
-        | {
-            "files": tuple(SourceFile(*file) for file in said["files"]),
-            "sources": tuple(Source(**source) for source in said["sources"]),
-        },
-    )
-    for name, said in _TEXT["files"].items()
-}
+CATALOGUE = TypeAdapter(dict[str, DatasetEntry]).validate_python(
+    {name: {"name": name, **said} for name, said in _TEXT["files"].items()}
+)
 FOLDERS = {name: FolderEntry(**said) for name, said in _TEXT["folders"].items()}
 
 
@@ -198,8 +192,7 @@ def open_uncompressed(path: Path) -> io.BufferedIOBase:
     """The file's uncompressed bytes; its first bytes say how it is compressed."""
     with path.open("rb") as stream:
         first = stream.read(max(map(len, _OPENERS)))
-    opener = next((_OPENERS[magic] for magic in _OPENERS if first.startswith(magic)), None)
-    return path.open("rb") if opener is None else opener(path)
+    return next(opened for magic, opened in _OPENERS.items() if first.startswith(magic))(path)
 
 
 def damage(error: Exception) -> str:
@@ -358,15 +351,9 @@ def _is_rivals(path: Path, entry: DatasetEntry, file: SourceFile) -> bool:
         for other in rival.files
         if other.name == file.name
     }
-    return bool(rivals) and _md5(path) in rivals
-
-
-def _md5(path: Path) -> str | None:
-    """None for a damaged file, of which `verify` says so."""
-    try:
-        return digest(path).md5
-    except DataError:
-        return None
+    with suppress(DataError):  # of a damaged file, of which `status` says so
+        return bool(rivals) and digest(path).md5 in rivals
+    return False
 
 
 def difference(found: Digest, file: SourceFile) -> str | None:

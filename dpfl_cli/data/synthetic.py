@@ -40,6 +40,7 @@ from dpfl_cli.data.loading import (
     Seed,
     Settings,
     component,
+    data_generator,
     drawn_later,
     fraction_of,
     stream_generator,
@@ -194,7 +195,7 @@ def _drawn(settings: SyntheticAlphaBetaSettings) -> tuple[np.ndarray, np.ndarray
     """
     clients, each = settings.clients, settings.records_per_client
     d, classes = settings.dimension, settings.classes
-    draw = partial(stream_generator, settings.data_seed, "data")
+    draw = partial(data_generator, settings)
 
     def normal(key: int, *shape: int) -> np.ndarray:
         return draw(key).standard_normal((clients, *shape))

@@ -76,7 +76,7 @@ def publish(data, monkeypatch):
     def use(kind, files=None, known=None, folder=data / "emnist", form=""):
         files = files_of(kind) if files is None else files
         entry = entry_of(known or files, kind.name, folder="emnist")
-        unchecked = tuple(replace(file, md5=None) for file in entry.files)
+        unchecked = tuple(file._replace(md5=None) for file in entry.files)
         monkeypatch.setitem(CATALOGUE, kind.name, replace(entry, files=unchecked))
         put(
             folder,

@@ -505,7 +505,7 @@ def test_an_archive_is_verified_and_files_without_a_checksum_need_the_right_size
     good = served(server, tmp_path, "all.zip", members)
     md5 = hashlib.md5(server.pages["/all.zip"][2]).hexdigest()
     unchecked = replace(
-        entry_of(FILES), files=tuple(replace(file, md5=None) for file in entry_of(FILES).files)
+        entry_of(FILES), files=tuple(file._replace(md5=None) for file in entry_of(FILES).files)
     )
 
     def offer(source: Source) -> None:
