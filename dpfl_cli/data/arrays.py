@@ -4,7 +4,6 @@
 
 import hashlib
 import io
-from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -181,7 +180,7 @@ def _pool(option: str, path: str, settings: ArraysSettings) -> NamedArrays:
     return pool | ({"columns": given["columns"]} if "columns" in given else {})
 
 
-def _of_arrays(content: bytes, where: str, settings: ArraysSettings) -> Mapping[str, np.ndarray]:
+def _of_arrays(content: bytes, where: str, settings: ArraysSettings) -> NamedArrays:
     try:
         found = dict(_numpy(content).items())
     except (ValueError, AttributeError) as error:
@@ -195,7 +194,7 @@ def _of_arrays(content: bytes, where: str, settings: ArraysSettings) -> Mapping[
     return {kind: found[name] for kind, name in names.items() if name in found}
 
 
-def _of_table(content: bytes, where: str, settings: ArraysSettings) -> Mapping[str, np.ndarray]:
+def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArrays:
     """The columns of targets and clients, all others as "features" and their names as "columns".
 
     Cells of text files are read as texts: what pandas makes of a column may differ from part to
@@ -274,7 +273,7 @@ def _numpy(content: bytes) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _of_dataset(path: str, option: str) -> Mapping[str, np.ndarray]:
+def _of_dataset(path: str, option: str) -> NamedArrays:
     """All items of a torch Dataset, or of what a class or function without arguments gives."""
     found = own_object(path, option, "data.py:NAME")
     try:

@@ -187,7 +187,7 @@ def _pixels(weights: Weights, public: Tensor) -> Extractor:
     return lambda images: images.flatten(1)
 
 
-LITE0 = _network(efficientnet_lite0, "EfficientNet-Lite0", SIDE, [PIXEL_MEAN] * 3, [PIXEL_STD] * 3)
+LITE0 = _network(efficientnet_lite0, "EfficientNet-Lite0", SIDE, [PIXEL_MEAN], [PIXEL_STD])
 RESNET50 = _network(
     lambda: _torchvision().resnet50(weights=None), "torchvision's resnet50", 224, *IMAGENET
 )
@@ -233,12 +233,10 @@ def principal_components(public: np.ndarray, components: int) -> Callable[[np.nd
     centred = public - mean
     small = len(public) < public.shape[1]
     values, vectors = np.linalg.eigh(centred @ centred.T if small else centred.T @ centred)
-    top = vectors[:, ::-1][:, :components]
-    axes = (
-        centred.T @ top / np.sqrt(np.maximum(values[::-1][:components], np.finfo(float).tiny))
-        if small
-        else top
-    )
+    axes = vectors[:, ::-1][:, :components]
+    if small:
+        largest = np.maximum(values[::-1][:components], np.finfo(float).tiny)
+        axes = centred.T @ axes / np.sqrt(largest)
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(components)])
     return lambda rows: np.concatenate(
         [((rows[some] - mean) @ axes).astype(np.float32) for some in slices(len(rows), AT_ONCE)]

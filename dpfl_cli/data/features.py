@@ -77,11 +77,7 @@ class FeatureSettings(Settings):
     test_records: Count | None = None
 
     def identity(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in super().identity().items()
-            if name not in ("backbone", "weights")
-        }
+        return self.model_dump(exclude_defaults=True, exclude={"backbone", "weights"})
 
 
 class Resolved:
@@ -133,7 +129,7 @@ class Resolved:
             )
         self.public = fit if components is not None or backbone.fitted else 0
         self.used = {"train": range(fit, fit + private), "test": range(tests)}
-        self.needed = self.used | {"train": range(0 if self.public else fit, fit + private)}
+        self.needed = self.used | {"train": range(fit - self.public, fit + private)}
         self.weights_sha256 = self.weights and digest(self.weights).sha256
 
     @property

@@ -35,6 +35,7 @@ from dpfl_cli.data.loading import (
     FolderDataset,
     Kept,
     NamedArrays,
+    Pair,
     Pairs,
     Records,
     Seed,
@@ -246,7 +247,7 @@ class IxiSynth(Kept):
 
 def _brains(
     hospital: int, count: int, shape: tuple[int, ...], generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Pair:
     """volumes [N, 1, x, y, z] and masks [N, x, y, z] of one hospital."""
     from scipy.ndimage import gaussian_filter
     from scipy.spatial.transform import Rotation

@@ -239,7 +239,6 @@ def _client(command: list[str], work: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             errors="replace",
             timeout=CLIENT_TIMEOUT,
             check=False,

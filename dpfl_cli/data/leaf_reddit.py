@@ -32,6 +32,7 @@ from dpfl_cli.data.loading import (
     FolderDataset,
     Kept,
     NamedArrays,
+    Pair,
     Pairs,
     Records,
     Seed,
@@ -250,7 +251,7 @@ def _successors(weights: np.ndarray, count: int, generator: Generator) -> np.nda
 
 def _sequences(
     weights: np.ndarray, successors: np.ndarray, count: int, generator: Generator
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Pair:
     """tokens [N, 10] and next tokens [N, 10] of a chain."""
     law, choices = np.cumsum(weights) / weights.sum(), np.cumsum(SUCCESSORS)
 

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from itertools import chain
 from pathlib import Path
@@ -42,7 +42,7 @@ _OPENERS: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {  # by how a file 
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
-    b"": partial(Path.open, mode="rb"),
+    b"": lambda path: path.open("rb"),
 }
 
 

@@ -189,7 +189,7 @@ class SyntheticAlphaBeta(Kept):
         return replace(data, test_natural=None)  # the test split is all clients' together
 
 
-def _drawn(settings: SyntheticAlphaBetaSettings) -> tuple[np.ndarray, np.ndarray]:
+def _drawn(settings: SyntheticAlphaBetaSettings) -> Pair:
     """features [M, n, d] before they are scaled, and classes [M, n]; one stream for each of the
     law's draws.
     """
