@@ -19,10 +19,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.random import SFC64, Generator, SeedSequence
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError
@@ -35,15 +36,12 @@ TILE_VALUES = 1 << 15  # a tile is of several rounds as long as it holds at most
 MAX_TILE_ROUNDS = 64
 # fewer values (a quarter of a millisecond) are drawn sooner than a thread wakes up
 THREAD_VALUES = 1 << 15
-Address = TypeVar("Address")
 
 
-def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
+def stream_generator(seed: int, name: str, *key: int) -> Generator:
     """The generator of stream `name` at `key` for a run's seed (SFC64 keyed by a SeedSequence)."""
     spawn_key = (zlib.crc32(name.encode()), *key)
-    return np.random.Generator(
-        np.random.SFC64(np.random.SeedSequence(entropy=seed, spawn_key=spawn_key))
-    )
+    return Generator(SFC64(SeedSequence(seed, spawn_key=spawn_key)))
 
 
 class Draw(NamedTuple):
@@ -81,7 +79,7 @@ class DeviceDraws:
         shape = len(self._seeds), wanted.clients or 1, wanted.size
         out = torch.empty(shape, dtype=wanted.dtype, device=self.device)
         fill = torch.Tensor.normal_ if wanted.law == "normal" else torch.Tensor.uniform_
-        for run in self._first_runs(wanted.name, wanted.rounds, [b""] * len(out), out):
+        for run in self._first_runs(wanted.name, wanted.rounds, out):
             fill(out[run], generator=self._generator)
         return out
 
@@ -96,8 +94,7 @@ class DeviceDraws:
           held: [R, M] number of records of every client, at least `size`.
         """
         out = torch.empty(*held.shape, size, dtype=torch.int64, device=self.device)
-        facts = [row.tobytes() for row in held]
-        for run in self._first_runs(name, rounds, facts, out):
+        for run in self._first_runs(name, rounds, out, map(bytes, held)):
             numbers = torch.arange(int(held[run].max()), device=self.device)
             absent = numbers >= on_device(held[run], self.device).unsqueeze(-1)
             uniform = torch.empty(absent.shape, dtype=torch.float64, device=self.device).uniform_(
@@ -108,23 +105,23 @@ class DeviceDraws:
         return out
 
     def _first_runs(
-        self, name: str, rounds: np.ndarray, facts: Sequence[bytes], out: Tensor
+        self, name: str, rounds: np.ndarray, out: Tensor, *facts: Iterable[bytes]
     ) -> Iterator[int]:
         """The first run of every address, and facts, to be drawn into `out` with the generator,
         which is at its start; the others get the same.
         """
-        shared = sharing(zip(self._seeds, rounds.tolist(), facts, strict=True))
-        for (seed, number, _), (first, *others) in shared.items():
+        shared = sharing(self._seeds, rounds.tolist(), *facts)
+        for (seed, number, *_), (first, *others) in shared.items():
             self._generator.manual_seed(address_hash(seed, name, number))
             yield first
             for run in others:
                 out[run] = out[first]
 
 
-def sharing(addresses: Iterable[Address]) -> dict[Address, list[int]]:
-    """The runs of each address: they share a draw."""
-    found: dict[Address, list[int]] = {}
-    for run, address in enumerate(addresses):
+def sharing(*parts: Iterable[Any]) -> dict[tuple[Any, ...], list[int]]:
+    """The runs of each address, whose parts are given run by run: they share a draw."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for run, address in enumerate(zip(*parts, strict=True)):
         found.setdefault(address, []).append(run)
     return found
 
@@ -157,7 +154,7 @@ class Streams:
         # of a tile the multiples of its rounds that runs are in, and their first [R, rounds, ...]
         self._kept: dict[tuple[Any, ...], tuple[list[int], np.ndarray]] = {}
 
-    def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
+    def generator(self, run: int, name: str, *key: int) -> Generator:
         """A fresh generator at the start of stream `name`, `key`, of run number `run` in the
         batch.
         """
@@ -208,8 +205,7 @@ class Streams:
         if drawing is not None:
             return drawing.subset(name, rounds, held.copy(), size)
         chosen = np.empty((len(self.seeds), clients, size), np.int64)
-        facts = (row.tobytes() for row in held)
-        shared = sharing(zip(self.seeds, rounds.tolist(), facts, strict=True))
+        shared = sharing(self.seeds, rounds.tolist(), map(bytes, held))
         for (seed, round_, _), runs in shared.items():
             for tile, mine in enumerate(slices(clients, CLIENT_TILE)):
                 generator = stream_generator(seed, name, round_, tile)
@@ -237,7 +233,7 @@ class Streams:
             if _depth(mine.stop - mine.start, size) > 1:
                 out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
                 continue
-            shared = sharing(zip(self.seeds, wanted.rounds.tolist(), strict=True))
+            shared = sharing(self.seeds, wanted.rounds.tolist())
             jobs += [
                 partial(_fill, wanted, out, runs, mine, (*address, tile))
                 for address, runs in shared.items()
@@ -260,7 +256,7 @@ class Streams:
             values = np.empty((len(epochs), depth, clients, wanted.size), dtype)
             jobs = [
                 partial(_fill, wanted, values, runs, slice(None), (*address, tile))
-                for address, runs in sharing(zip(self.seeds, epochs, strict=True)).items()
+                for address, runs in sharing(self.seeds, epochs).items()
             ]
             in_threads(jobs, usable_threads() if values.size >= THREAD_VALUES else 1)
             self._kept[key] = epochs, values
@@ -273,7 +269,7 @@ def _depth(clients: int, size: int) -> int:
 
 
 def _fill(
-    wanted: Draw, out: np.ndarray, runs: Sequence[int], mine: slice, address: tuple[int, int, int]
+    wanted: Draw, out: np.ndarray, runs: Sequence[int], mine: slice, address: Sequence[int]
 ) -> None:
     """Draws into out[run, mine] [clients, ...] for the runs, which share the draw."""
     seed, *key = address
@@ -286,7 +282,7 @@ def _fill(
         out[run, mine] = first
 
 
-def _subsets(generator: np.random.Generator, populations: np.ndarray, size: int) -> np.ndarray:
+def _subsets(generator: Generator, populations: np.ndarray, size: int) -> np.ndarray:
     """[B, size] the first `size` distinct records among uniform ones, drawn with replacement, of
     populations [B]; ascending.
 
