@@ -9,6 +9,7 @@ from textwrap import shorten
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError, without_values
@@ -215,7 +216,7 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
         known = isinstance(error, pd.errors.ParserError | pd.errors.EmptyDataError | DataError)
         what = str(error).strip().partition("\n")[0] if known else type(error).__name__
         raise DataError(f"{where}: not a table ({what})") from error
-    given: dict[str, np.ndarray] = {}
+    given: dict[str, ndarray] = {}
     for kind, name in (("targets", settings.targets), ("clients", settings.clients)):
         if name in table:
             column = table.pop(name)
@@ -240,11 +241,11 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
     return {"features": table.to_numpy(np.float64), **given, "columns": np.array([*table], str)}
 
 
-def _values(column: Any, fractions: bool) -> np.ndarray:
+def _values(column: Any, fractions: bool) -> ndarray:
     """[N] the cells of a column: whole numbers where all of them are written as such, without
     leading zeros; floats, where they may be; else texts, in which 01 and 1 are two.
     """
-    values: np.ndarray = column.to_numpy()
+    values: ndarray = column.to_numpy()
     if values.dtype.kind != "O":
         return values
     texts = column.astype(str)
@@ -264,7 +265,7 @@ def _numpy(content: bytes) -> Any:
         raise ValueError("it begins as neither .npz nor .npy does" if content else "it is empty")
     try:
         found = np.load(io.BytesIO(content), allow_pickle=False)
-        if isinstance(found, np.ndarray):
+        if isinstance(found, ndarray):
             return found
         if sum(member.file_size for member in found.zip.infolist()) > LARGEST:
             raise ValueError(f"more than {LARGEST} bytes unpacked")
@@ -289,7 +290,7 @@ def _of_dataset(path: str, option: str) -> NamedArrays:
     return dict(zip(("features", "targets", "clients"), arrays, strict=False))
 
 
-def _encoded(targets: np.ndarray, labels: np.ndarray | None, option: str) -> np.ndarray:
+def _encoded(targets: ndarray, labels: ndarray | None, option: str) -> ndarray:
     """The places of targets among the labels, or the numbers themselves."""
     if labels is None:
         if targets.dtype.kind in "US":
@@ -307,7 +308,7 @@ def _partition(path: str | None, records: int) -> Partition:
     where, content = f"partitioner.path={path}", read_own(path, "partitioner.path=")
     try:
         found = _numpy(content)
-        if isinstance(found, np.ndarray):
+        if isinstance(found, ndarray):
             owners, size = found.astype(np.int64, casting="same_kind"), len(found)
             if owners.max(initial=0) > size or owners.min(initial=0) < -1:
                 raise ValueError(

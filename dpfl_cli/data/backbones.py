@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy import ndarray
 from torch import Tensor, nn
 
 from dpfl_cli.config.errors import ConfigError, DataError, nearest
@@ -79,7 +80,7 @@ class Backbone:
     components: int | None = None
 
 
-def as_images(features: np.ndarray) -> Tensor:
+def as_images(features: ndarray) -> Tensor:
     """[n, H, W] or [n, C, H, W] float32 in [0, 1] as [n, C, H, W]."""
     images = features[:, None] if features.ndim == 3 else features
     return torch.from_numpy(np.ascontiguousarray(images, np.float32))
@@ -204,7 +205,7 @@ BACKBONES: dict[str, Backbone] = {
 }
 
 
-def extracted(extract: Extractor, images: np.ndarray) -> np.ndarray:
+def extracted(extract: Extractor, images: ndarray) -> ndarray:
     """Features [n, width] float32 of images.
 
     Every batch has one size and one thread, so that an image's features depend neither on how many
@@ -223,7 +224,7 @@ def extracted(extract: Extractor, images: np.ndarray) -> np.ndarray:
     return np.concatenate(found)[: len(images)]
 
 
-def principal_components(public: np.ndarray, components: int) -> Callable[[np.ndarray], np.ndarray]:
+def principal_components(public: ndarray, components: int) -> Callable[[ndarray], ndarray]:
     """The map of rows [n, d] to their coordinates [n, components] along the principal axes of
     public rows.
 

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field
 
 from dpfl_cli.data.loading import (
@@ -52,8 +53,8 @@ def origin_sha256(names: tuple[str, ...], why: str) -> str:
 
 
 def characters(
-    part: Part, labels: np.ndarray, pick: Callable[[int, np.ndarray, np.ndarray], np.ndarray]
-) -> np.ndarray:
+    part: Part, labels: ndarray, pick: Callable[[int, ndarray, ndarray], ndarray]
+) -> ndarray:
     """[N, 28, 28] uint8 images of labels [N] in 0..61, made of MNIST and Fashion-MNIST, which stand
     in for handwriting.
 
@@ -109,7 +110,7 @@ class Emnist(Pictures):
     instead: type[Pictures]  # what stands in
 
     @classmethod
-    def images(cls, part: Part) -> np.ndarray:
+    def images(cls, part: Part) -> ndarray:
         return super().images(part).swapaxes(1, 2)
 
     @classmethod
@@ -150,14 +151,14 @@ class BalancedStandIn(Pictures):
         return cls.classes * cls.per_class[part]
 
     @classmethod
-    def labels(cls, part: Part) -> np.ndarray:
+    def labels(cls, part: Part) -> ndarray:
         return np.arange(cls.size(part)) % cls.classes
 
     @classmethod
-    def images(cls, part: Part) -> np.ndarray:
+    def images(cls, part: Part) -> ndarray:
         labels, each = cls.labels(part), cls.per_class[part]
 
-        def pick(source: int, here: np.ndarray, own: np.ndarray) -> np.ndarray:
+        def pick(source: int, here: ndarray, own: ndarray) -> ndarray:
             first = labels[here] // 20 * each  # of the images as they are, in negative, swapped
             return own[(first + here // cls.classes) % len(own)]
 
@@ -188,7 +189,7 @@ class EmnistBalanced(Emnist):
     @classmethod
     def split(
         cls, settings: EmnistBalancedSettings, pictures: type[Pictures]
-    ) -> tuple[np.ndarray, Part, np.ndarray]:
+    ) -> tuple[ndarray, Part, ndarray]:
         if not settings.test_fraction:
             return super().split(settings, pictures)
         labels = pictures.labels("train")
@@ -205,9 +206,7 @@ class EmnistBalanced(Emnist):
         return [] if settings.pca is None else [taken]
 
     @classmethod
-    def features(
-        cls, images: np.ndarray, origin: Origin, settings: EmnistBalancedSettings
-    ) -> np.ndarray:
+    def features(cls, images: ndarray, origin: Origin, settings: EmnistBalancedSettings) -> ndarray:
         if settings.pca is None:
             return super().features(images, origin, settings)
         mean, components = principal_components(origin)
@@ -217,14 +216,14 @@ class EmnistBalanced(Emnist):
         return found
 
 
-def _pixels(images: np.ndarray) -> Any:
+def _pixels(images: ndarray) -> Any:
     """(which, [n, 784] float64 pixels) of images, some at a time."""
     for some in slices(len(images), AT_ONCE):
         yield some, images[some].reshape(-1, PIXELS).astype(np.float64)
 
 
 @lru_cache(maxsize=2)
-def principal_components(origin: Origin) -> tuple[np.ndarray, np.ndarray]:
+def principal_components(origin: Origin) -> tuple[ndarray, ndarray]:
     """mean [784] of all training images in [0, 1], and their principal components [784, 784] in
     columns, the largest first.
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 from pydantic import NonNegativeInt
 
 import dpfl_cli.data.emnist
@@ -161,7 +162,7 @@ class Resolved:
         """The file of a block of a split."""
         return self.folder / f"{split}-{number:04d}.npz"
 
-    def block(self, split: str, number: int) -> np.ndarray:
+    def block(self, split: str, number: int) -> ndarray:
         """Features [k, width] of a block, computed where they are not kept."""
 
         def make() -> NamedArrays:
@@ -170,14 +171,14 @@ class Resolved:
 
         return cached(self.path(split, number), make)["features"]
 
-    def features(self, split: str, rows: range) -> np.ndarray:
+    def features(self, split: str, rows: range) -> ndarray:
         """[n, width] of some records of a split."""
         there = blocks(rows)
         whole, first = np.concatenate([self.block(split, one) for one in there]), there[0] * BLOCK
         return whole[rows.start - first : rows.stop - first]
 
     @cached_property
-    def project(self) -> Callable[[np.ndarray], np.ndarray]:
+    def project(self) -> Callable[[ndarray], ndarray]:
         """What is done to the backbone's output: its principal components are taken, if any."""
         if self.components is None:
             return np.asarray

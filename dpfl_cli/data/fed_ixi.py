@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
 
 from dpfl_cli.data.loading import (
@@ -69,7 +70,7 @@ class FedIxiSettings(Settings):
     data_seed: Seed = 0
 
 
-def standardised(volumes: np.ndarray) -> np.ndarray:
+def standardised(volumes: ndarray) -> ndarray:
     """[N, x, y, z] float32 (v - mean) / std of each volume; zeros where a volume is constant."""
     flat = volumes.reshape(len(volumes), -1)
     mean = flat.mean(axis=1, dtype=np.float64)[:, None]
@@ -146,7 +147,7 @@ def _decode(subjects: dict[str, tuple[Path, Path]]) -> NamedArrays:
     return {"volumes": standardised(volumes)[:, None], "masks": masks}
 
 
-def read_nifti(path: Path) -> np.ndarray:
+def read_nifti(path: Path) -> ndarray:
     """The volume [x, y, z] float32 of a NIfTI-1 file (.nii, .nii.gz); axes of length 1 after the
     third are dropped. A DataError names the file and what is wrong with it.
     """
@@ -167,14 +168,14 @@ def read_nifti(path: Path) -> np.ndarray:
     return np.ascontiguousarray(volume.reshape(volume.shape[:3]), np.float32)
 
 
-def _resized(volume: np.ndarray) -> np.ndarray:
+def _resized(volume: ndarray) -> ndarray:
     if volume.shape == SHAPE:
         return volume
     whole = torch.from_numpy(volume)[None, None]
     return torch.nn.functional.interpolate(whole, SHAPE, mode="area")[0, 0].numpy()
 
 
-def _published(path: Path, subjects: list[str]) -> np.ndarray:
+def _published(path: Path, subjects: list[str]) -> ndarray:
     """[N] bool: the subjects that FLamby's table says are for testing."""
     table = read_table(path, ("patient id", "split"))
     test = table.places("split", ("train", "test")) > 0

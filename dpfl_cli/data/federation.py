@@ -14,9 +14,10 @@ from math import inf
 from typing import Any, Literal
 
 import numpy as np
+from numpy import ndarray
 
 SourceKind = Literal["real", "standin", "synthetic"]
-ArrayOrMaker = np.ndarray | Callable[[], np.ndarray]  # an array, or what makes it
+ArrayOrMaker = ndarray | Callable[[], ndarray]  # an array, or what makes it
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,12 @@ class Records:
         self._features, self._targets = features, targets
 
     @cached_property
-    def features(self) -> np.ndarray:
+    def features(self) -> ndarray:
         """[N, ...]."""
         return self._features() if callable(self._features) else self._features
 
     @cached_property
-    def targets(self) -> np.ndarray:
+    def targets(self) -> ndarray:
         """[N, *target_shape]: integer classes, or real values."""
         return self._targets() if callable(self._targets) else self._targets
 
@@ -82,32 +83,32 @@ class Dataset:
     info: DatasetInfo
     train: Records
     test: Records | None
-    natural: np.ndarray | None = None
-    truth: Mapping[str, np.ndarray] = field(default_factory=dict)
-    test_natural: np.ndarray | None = None
+    natural: ndarray | None = None
+    truth: Mapping[str, ndarray] = field(default_factory=dict)
+    test_natural: ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Partition:
     """Ragged segments: client i holds pool records `indices[offsets[i]:offsets[i + 1]]`."""
 
-    indices: np.ndarray  # [K] int64
-    offsets: np.ndarray  # [M + 1] int64
+    indices: ndarray  # [K] int64
+    offsets: ndarray  # [M + 1] int64
 
     @property
     def clients(self) -> int:
         return len(self.offsets) - 1
 
     @property
-    def counts(self) -> np.ndarray:
+    def counts(self) -> ndarray:
         """[M] number of records per client."""
         return np.diff(self.offsets)
 
-    def lists(self) -> list[np.ndarray]:
+    def lists(self) -> list[ndarray]:
         """One index array per client, as `from_lists` takes them."""
         return np.split(self.indices, self.offsets[1:-1])
 
-    def of(self, clients: np.ndarray) -> Partition:
+    def of(self, clients: ndarray) -> Partition:
         """Some of the clients, in this order; a negative number is a client without records."""
         counts = np.where(clients < 0, 0, self.counts[clients])
         return self._taken(self.offsets[clients], counts)
@@ -116,19 +117,19 @@ class Partition:
         """The first so many records of every client, or all where it has fewer."""
         return self._taken(self.offsets[:-1], np.minimum(self.counts, records))
 
-    def _taken(self, starts: np.ndarray, counts: np.ndarray) -> Partition:
+    def _taken(self, starts: ndarray, counts: ndarray) -> Partition:
         """Clients with so many of the indices from a place on."""
         places = np.repeat(starts - np.cumsum(counts) + counts, counts)
         return self.from_counts(self.indices[places + np.arange(len(places))], counts)
 
     @classmethod
-    def from_counts(cls, indices: np.ndarray, counts: np.ndarray) -> Partition:
+    def from_counts(cls, indices: ndarray, counts: ndarray) -> Partition:
         """Clients of so many records, one after the other."""
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return cls(indices.astype(np.int64), offsets)
 
     @classmethod
-    def from_lists(cls, lists: list[np.ndarray]) -> Partition:
+    def from_lists(cls, lists: list[ndarray]) -> Partition:
         """One index array per client."""
         counts = np.array([len(part) for part in lists])
         return cls.from_counts(np.concatenate([*lists, np.empty(0, np.int64)]), counts)
@@ -155,7 +156,7 @@ class Federation:
         shared = np.zeros(self.clients, np.int64)
         return Federation(data, Partition.from_counts(shared, np.ones_like(shared)))
 
-    def buckets(self, waste: float = 0.15) -> list[np.ndarray]:
+    def buckets(self, waste: float = 0.15) -> list[ndarray]:
         """Client numbers grouped so that padding each group to its largest client wastes at most
         `waste` of its rows.
 

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Len
+from numpy import ndarray
 from pydantic import Field
 
 from dpfl_cli.data.emnist import ORIGINS, characters, origin_sha256
@@ -165,8 +166,8 @@ class FemnistSynth(Kept):
 
 
 def _another(
-    part: Part, generator: np.random.Generator, source: int, here: np.ndarray, own: np.ndarray
-) -> np.ndarray:
+    part: Part, generator: np.random.Generator, source: int, here: ndarray, own: ndarray
+) -> ndarray:
     """Another image for each place; a ConfigError where there are not so many."""
     if len(here) > len(own):
         raise ConfigError(

@@ -20,6 +20,7 @@ from typing import Annotated, Self
 
 import numpy as np
 from annotated_types import Len
+from numpy import ndarray
 from numpy.random import Generator
 from pydantic import BaseModel, Field, model_validator
 
@@ -110,7 +111,7 @@ class Reddit(FolderDataset):
         dealt = data_generator(settings, _CLIENTS)
         owner = dealt.permutation(np.arange(int(arrays["users"])) % clients)
 
-        def drawn(part: str, key: int, wanted: int | None) -> tuple[Records, np.ndarray]:
+        def drawn(part: str, key: int, wanted: int | None) -> tuple[Records, ndarray]:
             """The sequences of a part that are used, client by client, and their clients."""
             user = arrays[f"{part}_user"]
             generator = data_generator(settings, _DRAWN, key)
@@ -234,7 +235,7 @@ class RedditSynth(Kept):
         return drawn_later(info, each, settings.test_records, draw)
 
 
-def _successors(weights: np.ndarray, count: int, generator: Generator) -> np.ndarray:
+def _successors(weights: ndarray, count: int, generator: Generator) -> ndarray:
     """[k, 5] different successors of k tokens, drawn one after the other by weight.
 
     The first of a weighted draw without replacement are those with the smallest E / weight, E
@@ -249,13 +250,11 @@ def _successors(weights: np.ndarray, count: int, generator: Generator) -> np.nda
     return drawn
 
 
-def _sequences(
-    weights: np.ndarray, successors: np.ndarray, count: int, generator: Generator
-) -> Pair:
+def _sequences(weights: ndarray, successors: ndarray, count: int, generator: Generator) -> Pair:
     """tokens [N, 10] and next tokens [N, 10] of a chain."""
     law, choices = np.cumsum(weights) / weights.sum(), np.cumsum(SUCCESSORS)
 
-    def fresh() -> np.ndarray:
+    def fresh() -> ndarray:
         return np.minimum(np.searchsorted(law, generator.random(count), side="right"), len(law) - 1)
 
     states = [fresh()]

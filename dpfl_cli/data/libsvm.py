@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy import ndarray
 from pydantic import NonNegativeInt
 
 from dpfl_cli.data.loading import (
@@ -122,7 +123,7 @@ class SparseRecords:
     """
 
     name: str
-    labels: np.ndarray
+    labels: ndarray
     features: Any
     text: bytes
 
@@ -140,7 +141,7 @@ class SparseRecords:
         numbers = [number for number, line in lines if line.partition(b"#")[0].strip()]
         return DataError(f"{self.name}: line {numbers[row]}: {says}")
 
-    def dense(self, rows: np.ndarray, dimension: int) -> np.ndarray:
+    def dense(self, rows: ndarray, dimension: int) -> ndarray:
         """Features [len(rows), dimension] float64 of the given records, in the given order; a
         DataError where they take more than LARGEST_DENSE bytes.
         """
@@ -179,7 +180,7 @@ def parse_libsvm(data: bytes, name: str) -> SparseRecords:
     return SparseRecords(name, labels, features, data)
 
 
-def _parsed(data: bytes) -> tuple[Any, np.ndarray]:
+def _parsed(data: bytes) -> tuple[Any, ndarray]:
     from sklearn.datasets import load_svmlight_file
 
     features, labels = load_svmlight_file(io.BytesIO(data), zero_based=False)
@@ -304,7 +305,7 @@ class Mushrooms(LibsvmDataset):
     size = 8_124
 
 
-def label_values(records: SparseRecords) -> np.ndarray:
+def label_values(records: SparseRecords) -> ndarray:
     """The labels that occur, ascending; the place of a label is its class.
 
     Raises:
@@ -334,7 +335,7 @@ def _records(
         train = np.sort(train)
         train = train[np.argsort(pool.labels[train], kind="stable")]
 
-    def made(records: SparseRecords, rows: np.ndarray) -> Pair:
+    def made(records: SparseRecords, rows: ndarray) -> Pair:
         labels = records.labels[rows]
         targets = np.searchsorted(values, labels).clip(max=len(values) - 1)
         strange = np.flatnonzero(values[targets] != labels)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field
 
 from dpfl_cli.config.component import (
@@ -57,7 +58,7 @@ from dpfl_cli.data.threads import slices
 
 logger = logging.getLogger("dpfl")
 DIGEST = 32  # bytes
-NamedArrays = dict[str, np.ndarray]
+NamedArrays = dict[str, ndarray]
 AT_ONCE = 1 << 22  # numbers that a step of a generated data set works on at once
 HeldOut = Annotated[float, Field(ge=0, lt=1)]  # share of the records that are for testing
 
@@ -219,7 +220,7 @@ def decoded(
     return sha256, cached(path, made)
 
 
-Pair = tuple[np.ndarray, np.ndarray]  # features and targets
+Pair = tuple[ndarray, ndarray]  # features and targets
 Pairs = tuple[Pair, Pair]  # of training and of test records
 
 
@@ -303,7 +304,7 @@ def data_generator(settings: Any, *key: int) -> np.random.Generator:
     return stream_generator(settings.data_seed, "data", *key)
 
 
-def unit_rows(features: np.ndarray) -> np.ndarray:
+def unit_rows(features: ndarray) -> ndarray:
     """Rows [N, d] scaled to unit L2 norm; zero rows stay zero. Scaled by the largest entry first:
     squares may overflow.
     """
@@ -313,7 +314,7 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
     return np.divide(scaled, norms, out=scaled, where=norms > 0)
 
 
-def ranks(labels: np.ndarray) -> np.ndarray:
+def ranks(labels: ndarray) -> ndarray:
     """[N] for each record, how many before it have its label.
 
     >>> ranks(np.array([7, 3, 7, 7])).tolist()
@@ -325,8 +326,8 @@ def ranks(labels: np.ndarray) -> np.ndarray:
 
 
 def held_out(
-    client: np.ndarray, fraction: float, generators: Iterable[np.random.Generator]
-) -> np.ndarray:
+    client: ndarray, fraction: float, generators: Iterable[np.random.Generator]
+) -> ndarray:
     """[N] bool: so large a fraction of each client's records, drawn by that client's generator."""
     held = np.zeros(len(client), bool)
     for number, generator in enumerate(generators):
@@ -335,9 +336,7 @@ def held_out(
     return held
 
 
-def split_dataset(
-    info: DatasetInfo, records: Records, client: np.ndarray, test: np.ndarray
-) -> Dataset:
+def split_dataset(info: DatasetInfo, records: Records, client: ndarray, test: ndarray) -> Dataset:
     """Records [N] of clients [N], all of which `info` counts, split by test [N] bool."""
     train, held = (Records(records.features[some], records.targets[some]) for some in (~test, test))
     known = replace(info, records=len(train))

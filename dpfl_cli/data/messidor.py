@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy import ndarray
 from numpy.random import Generator
 from pydantic import Field
 
@@ -73,7 +74,7 @@ class MessidorSettings(Settings):
     data_seed: Seed = 0
 
 
-def normalised(images: np.ndarray) -> np.ndarray:
+def normalised(images: ndarray) -> ndarray:
     """[N, 3, h, w] float32 scaled by ImageNet's means and stds, from [N, h, w, 3] in 0..255."""
     scaled = np.divide(images, np.float32(255), dtype=np.float32)
     scaled -= np.array(MEAN, np.float32)
@@ -81,7 +82,7 @@ def normalised(images: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
 
 
-def cropped(image: np.ndarray) -> np.ndarray:
+def cropped(image: ndarray) -> ndarray:
     """The image [h, w, 3] without the rows and columns whose brightest value is at most 1; whole
     where nothing would be left.
     """
@@ -234,8 +235,8 @@ class MessidorSynth(Kept):
 
 
 def fundus_images(
-    hospital: int, labels: np.ndarray, side: int, generator: Generator, lesion_size: float = 1.0
-) -> np.ndarray:
+    hospital: int, labels: ndarray, side: int, generator: Generator, lesion_size: float = 1.0
+) -> ndarray:
     """[N, side, side, 3] uint8 drawn images of one hospital."""
     from scipy.ndimage import gaussian_filter
 
@@ -247,10 +248,10 @@ def fundus_images(
     shade = 1 - 0.5 * np.square(from_middle / (0.45 * side))
     canvas[:] = shade[..., None] * np.array(ORANGE, np.float32)
 
-    def paint(cover: np.ndarray, colour: tuple[float, ...]) -> None:
+    def paint(cover: ndarray, colour: tuple[float, ...]) -> None:
         canvas[:] += cover[..., None] * (np.array(colour, np.float32) - canvas)
 
-    def paint_discs(centres: np.ndarray, radii: np.ndarray, colour: tuple[float, ...]) -> None:
+    def paint_discs(centres: ndarray, radii: ndarray, colour: tuple[float, ...]) -> None:
         """Discs at centres [N, k, 2] of radii [N, k] (0: none), with an edge of one pixel."""
         for disc in np.concatenate([centres.T, radii.T[None]]).swapaxes(0, 1):  # of all images
             y, x, r = disc.astype(np.float32)[..., None, None]
@@ -281,12 +282,12 @@ def fundus_images(
     return np.rint(255 * np.clip(canvas, 0, 1)).astype(np.uint8)
 
 
-def _directions(angles: np.ndarray) -> np.ndarray:
+def _directions(angles: ndarray) -> ndarray:
     """[..., 2] unit vectors (row, column)."""
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1)
 
 
-def _vessels(optic: np.ndarray, side: int, generator: Generator) -> np.ndarray:
+def _vessels(optic: ndarray, side: int, generator: Generator) -> ndarray:
     """[N, side, side] float32 cover of the vessels: walks of steps of half a pixel whose direction
     wanders.
     """

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 from pydantic import NonNegativeInt, model_validator
 
 from dpfl_cli.data.loading import (
@@ -38,7 +39,7 @@ Part = Literal["train", "test"]
 RECORD = 1 + 3 * 32 * 32  # bytes, of CIFAR-10
 
 
-def read_idx(path: Path) -> np.ndarray:
+def read_idx(path: Path) -> ndarray:
     """The uint8 array in an idx file, plain or compressed, in its own dimensions.
 
     The format (http://yann.lecun.com/exdb/mnist/, "the IDX file format"): bytes 0, 0, a type (8:
@@ -105,7 +106,7 @@ class Pictures(Kept):
         return digest(idx_file(cls.name, part, "labels")).size - 8
 
     @classmethod
-    def labels(cls, part: Part) -> np.ndarray:
+    def labels(cls, part: Part) -> ndarray:
         """[N] int64; a DataError names a file without labels 0..classes - 1."""
         path = idx_file(cls.name, part, "labels")
         labels = read_idx(path)
@@ -116,7 +117,7 @@ class Pictures(Kept):
         return labels.astype(np.int64)
 
     @classmethod
-    def images(cls, part: Part) -> np.ndarray:
+    def images(cls, part: Part) -> ndarray:
         """[N, *shape] uint8; a DataError names a file that does not hold one for each label."""
         path, count = idx_file(cls.name, part, "images"), len(cls.labels(part))
         images = read_idx(path)
@@ -132,7 +133,7 @@ class Pictures(Kept):
         return Origin(cls, content_sha256(locate(cls.name)))
 
     @classmethod
-    def features(cls, images: np.ndarray, origin: Origin, settings: Any) -> np.ndarray:
+    def features(cls, images: ndarray, origin: Origin, settings: Any) -> ndarray:
         """[n, ...] float32 of some of the images."""
         return np.divide(images, np.float32(255), order="C", dtype=np.float32)
 
@@ -142,7 +143,7 @@ class Pictures(Kept):
         return cls.shape
 
     @classmethod
-    def split(cls, settings: Any, pictures: type[Pictures]) -> tuple[np.ndarray, Part, np.ndarray]:
+    def split(cls, settings: Any, pictures: type[Pictures]) -> tuple[ndarray, Part, ndarray]:
         """Numbers of the records that may train, those to be taken first in front; the part that
         the test records are from, and their numbers. Here all of both files.
 
@@ -171,7 +172,7 @@ class Pictures(Kept):
             details=standin,
         )
 
-        def records(part: Part, rows: np.ndarray) -> Records:
+        def records(part: Part, rows: ndarray) -> Records:
             return Records(
                 lambda: cls.features(pictures.images(part)[rows], origin, settings),
                 lambda: pictures.labels(part)[rows],
@@ -214,7 +215,7 @@ class Images(Pictures):
     @classmethod
     def split(
         cls, settings: ImageSettings, pictures: type[Pictures]
-    ) -> tuple[np.ndarray, Part, np.ndarray]:
+    ) -> tuple[ndarray, Part, ndarray]:
         train, part, test = super().split(settings, pictures)
         if settings.held_out >= len(train):
             raise ConfigError(
@@ -232,7 +233,7 @@ class Images(Pictures):
         return train, part, test
 
     @classmethod
-    def features(cls, images: np.ndarray, origin: Origin, settings: ImageSettings) -> np.ndarray:
+    def features(cls, images: ndarray, origin: Origin, settings: ImageSettings) -> ndarray:
         if settings.pixels == "raw":
             return images.astype(np.float32)
         scaled = super().features(images, origin, settings)
@@ -269,11 +270,11 @@ class Cifar10(Images):
         return sum(digest(path).size // RECORD for path in _batches(part))
 
     @classmethod
-    def labels(cls, part: Part) -> np.ndarray:
+    def labels(cls, part: Part) -> ndarray:
         return np.concatenate([one[:, 0].astype(np.int64) for one in _records(part)])
 
     @classmethod
-    def images(cls, part: Part) -> np.ndarray:
+    def images(cls, part: Part) -> ndarray:
         return np.concatenate([one[:, 1:] for one in _records(part)]).reshape(-1, *cls.shape)
 
 
@@ -282,7 +283,7 @@ def _batches(part: Part) -> list[Path]:
     return train if part == "train" else [test]
 
 
-def _records(part: Part) -> Iterator[np.ndarray]:
+def _records(part: Part) -> Iterator[ndarray]:
     """[n, RECORD] uint8 of each file; that these are the published ones, their checksums say."""
     for path in _batches(part):
         yield np.frombuffer(read_uncompressed(path), np.uint8).reshape(-1, RECORD)

@@ -15,16 +15,18 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
+from numpy.random import Generator
 
 from dpfl_cli.data.programs import built, built_or_none
 
 FEW = 1 << 13  # numbers that are drawn sooner than a compiler is imported
 CHECKED = (1 << 16) + 1  # numbers that are compared with numpy's
-Sampler = Callable[[np.random.Generator, np.ndarray], object]
+Sampler = Callable[[Generator, ndarray], object]
 _building = threading.Lock()
 
 
-def fill_normal(generator: np.random.Generator, out: np.ndarray) -> None:
+def fill_normal(generator: Generator, out: ndarray) -> None:
     """As `generator.standard_normal(out=out)`, of a new generator on SFC64 that is used for nothing
     else.
     """
@@ -35,7 +37,7 @@ def fill_normal(generator: np.random.Generator, out: np.ndarray) -> None:
     (compiled or _by_numpy)(generator, out)
 
 
-def _by_numpy(generator: np.random.Generator, out: np.ndarray) -> None:
+def _by_numpy(generator: Generator, out: ndarray) -> None:
     generator.standard_normal(out=out, dtype=out.dtype)
 
 
@@ -50,7 +52,7 @@ def _checked(single: bool) -> Sampler:
     draw = _built(single)
     found, wanted = np.empty((2, CHECKED), np.float32 if single else np.float64)
     for made, numbers in ((draw, found), (_by_numpy, wanted)):
-        made(np.random.Generator(np.random.SFC64(0)), numbers)
+        made(Generator(np.random.SFC64(0)), numbers)
     if not np.array_equal(found, wanted):
         raise ValueError("this numpy draws others")
     return draw
@@ -72,7 +74,7 @@ def _built(single: bool) -> Sampler:
     types_ = types.uint64[::1], numbers, types.int64[::1], numbers, number, number, numbers
     program = built(normal_of(single), "the drawing of normal numbers", 2, types_)
 
-    def draw(generator: np.random.Generator, out: np.ndarray) -> None:
+    def draw(generator: Generator, out: ndarray) -> None:
         known: Any = generator.bit_generator.state
         if not out.flags.c_contiguous:  # it would be a copy that is filled
             raise ValueError("out of a draw is not contiguous")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+from numpy import ndarray
 from numpy.random import Generator
 from pydantic import NonNegativeInt, PositiveFloat
 
@@ -309,19 +310,19 @@ def _classes(name: str, info: DatasetInfo) -> int:
     return info.classes
 
 
-def _class_pools(dataset: Dataset, generator: Generator) -> list[np.ndarray]:
+def _class_pools(dataset: Dataset, generator: Generator) -> list[ndarray]:
     """For each class, the numbers of its records in random order."""
     order = generator.permutation(dataset.info.records)
     return _by_group(order, dataset.train.targets[order], dataset.info.classes or 0).lists()
 
 
-def _by_group(records: np.ndarray, groups: np.ndarray, number: int) -> Partition:
+def _by_group(records: ndarray, groups: ndarray, number: int) -> Partition:
     """The partition that gives `records[k]` to client, or class, `groups[k]` of so many."""
     counts = np.bincount(groups, minlength=number)
     return Partition.from_counts(records[np.argsort(groups, kind="stable")], counts)
 
 
-def log_gammas(generator: Generator, alpha: float, shape: tuple[int, int]) -> np.ndarray:
+def log_gammas(generator: Generator, alpha: float, shape: tuple[int, int]) -> ndarray:
     """min(alpha, 1) log g of independent Gamma(alpha) variates g, for `proportions`.
 
     For alpha <= 1, by Gamma(a) = Gamma(a + 1) U^(1/a), a log Gamma(a) is of moderate size for every
@@ -333,7 +334,7 @@ def log_gammas(generator: Generator, alpha: float, shape: tuple[int, int]) -> np
     return logs - generator.standard_exponential(shape)
 
 
-def proportions(logs: np.ndarray, alpha: float) -> np.ndarray:
+def proportions(logs: ndarray, alpha: float) -> ndarray:
     """g / sum g of some `log_gammas`: a draw from Dir(alpha 1), renormalised over these.
 
     Normalised before the division by alpha, so that even for the smallest alpha proportions are
@@ -345,7 +346,7 @@ def proportions(logs: np.ndarray, alpha: float) -> np.ndarray:
 
 
 def _clientwise(
-    pools: list[np.ndarray], clients: int, each: int, alpha: float, generator: Generator
+    pools: list[ndarray], clients: int, each: int, alpha: float, generator: Generator
 ) -> Partition:
     """Every client's class counts, then its records from the front of what is left of the shuffled
     pools.
@@ -370,9 +371,7 @@ def _clientwise(
     return Partition.from_counts(np.concatenate(parts), np.full(clients, each))
 
 
-def _classwise(
-    pools: list[np.ndarray], clients: int, alpha: float, generator: Generator
-) -> Partition:
+def _classwise(pools: list[ndarray], clients: int, alpha: float, generator: Generator) -> Partition:
     """Each class cut at the cumulated proportions.
 
     Proportions become whole numbers of records by systematic rounding, one uniform offset per

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
 from numpy.random import SFC64, Generator, SeedSequence
 from torch import Tensor
 
@@ -57,7 +58,7 @@ class Draw(NamedTuple):
 
     law: Literal["normal", "uniform"]
     name: str
-    rounds: np.ndarray
+    rounds: ndarray
     clients: int | None
     size: int
     dtype: torch.dtype = torch.float64
@@ -83,7 +84,7 @@ class DeviceDraws:
             fill(out[run], generator=self._generator)
         return out
 
-    def subset(self, name: str, rounds: np.ndarray, held: np.ndarray, size: int) -> Tensor:
+    def subset(self, name: str, rounds: ndarray, held: ndarray, size: int) -> Tensor:
         """[R, M, size] int64, ascending: the `size` records of every client with the smallest of
         uniform numbers.
 
@@ -105,7 +106,7 @@ class DeviceDraws:
         return out
 
     def _first_runs(
-        self, name: str, rounds: np.ndarray, out: Tensor, *facts: Iterable[bytes]
+        self, name: str, rounds: ndarray, out: Tensor, *facts: Iterable[bytes]
     ) -> Iterator[int]:
         """The first run of every address, and facts, to be drawn into `out` with the generator,
         which is at its start; the others get the same.
@@ -152,7 +153,7 @@ class Streams:
         self._last = last
         self._device = None if noise is None else DeviceDraws(seeds, noise)
         # of a tile the multiples of its rounds that runs are in, and their first [R, rounds, ...]
-        self._kept: dict[tuple[Any, ...], tuple[list[int], np.ndarray]] = {}
+        self._kept: dict[tuple[Any, ...], tuple[list[int], ndarray]] = {}
 
     def generator(self, run: int, name: str, *key: int) -> Generator:
         """A fresh generator at the start of stream `name`, `key`, of run number `run` in the
@@ -173,9 +174,9 @@ class Streams:
     def subset(
         self,
         name: str,
-        rounds: np.ndarray,
+        rounds: ndarray,
         clients: int,
-        populations: np.ndarray,
+        populations: ndarray,
         size: int,
         device: torch.device | str = "cpu",
     ) -> Tensor:
@@ -223,7 +224,7 @@ class Streams:
         drawn = on_device(self._draw(wanted), wanted.device) if own is None else own.drawn(wanted)
         return drawn[:, 0] if wanted.clients is None else drawn
 
-    def _draw(self, wanted: Draw) -> np.ndarray:
+    def _draw(self, wanted: Draw) -> ndarray:
         """The draws [R, M, d] of the host."""
         dtype = np.float32 if wanted.dtype == torch.float32 else np.float64
         clients, size = wanted.clients or 1, wanted.size
@@ -241,7 +242,7 @@ class Streams:
         in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         return out
 
-    def _tile(self, wanted: Draw, tile: int, clients: int, dtype: type[np.floating]) -> np.ndarray:
+    def _tile(self, wanted: Draw, tile: int, clients: int, dtype: type[np.floating]) -> ndarray:
         """[R, clients, d] draws of a tile of several rounds; tiles are kept while these last."""
         depth = _depth(clients, wanted.size)
         multiples, within = np.divmod(wanted.rounds, depth)
@@ -269,7 +270,7 @@ def _depth(clients: int, size: int) -> int:
 
 
 def _fill(
-    wanted: Draw, out: np.ndarray, runs: Sequence[int], mine: slice, address: Sequence[int]
+    wanted: Draw, out: ndarray, runs: Sequence[int], mine: slice, address: Sequence[int]
 ) -> None:
     """Draws into out[run, mine] [clients, ...] for the runs, which share the draw."""
     seed, *key = address
@@ -282,7 +283,7 @@ def _fill(
         out[run, mine] = first
 
 
-def _subsets(generator: Generator, populations: np.ndarray, size: int) -> np.ndarray:
+def _subsets(generator: Generator, populations: ndarray, size: int) -> ndarray:
     """[B, size] the first `size` distinct records among uniform ones, drawn with replacement, of
     populations [B]; ascending.
 

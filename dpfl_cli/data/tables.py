@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy import ndarray
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.sources import read_uncompressed
@@ -39,14 +40,14 @@ class TextTable:
         numbers = [number for number, line in enumerate(self.text.split("\n"), 1) if line.strip()]
         return DataError(f"{self.path}: line {numbers[row + 1]}: {says}")
 
-    def numbers(self, name: str) -> np.ndarray:
+    def numbers(self, name: str) -> ndarray:
         """[N] float64 of a column; a DataError names the first cell that is no finite number."""
         import pandas as pd
 
         values = pd.to_numeric(self.cells[name], errors="coerce").to_numpy(np.float64)
         return self._good(name, values, np.isfinite(values), "is no finite number")
 
-    def places(self, name: str, words: Sequence[str]) -> np.ndarray:
+    def places(self, name: str, words: Sequence[str]) -> ndarray:
         """[N] int64 places of a column's cells among the words; a DataError names the first that
         is none of them.
         """
@@ -55,7 +56,7 @@ class TextTable:
         places = pd.Index(words).get_indexer(pd.Index(self.cells[name]))
         return self._good(name, places, places >= 0, f"is none of {', '.join(words)}")
 
-    def _good(self, name: str, values: np.ndarray, good: np.ndarray, says: str) -> np.ndarray:
+    def _good(self, name: str, values: ndarray, good: ndarray, says: str) -> ndarray:
         if not good.all():
             raise self.error(int(good.argmin()), f"column '{name}' {says}")
         return values
