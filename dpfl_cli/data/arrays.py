@@ -279,8 +279,7 @@ def _of_dataset(path: str, option: str) -> NamedArrays:
     found = own_object(path, option, "data.py:NAME")
     try:
         data = found() if callable(found) else found
-        rows = [data[number] for number in range(len(data))]
-        columns = zip(*rows, strict=True)
+        columns = zip(*(data[number] for number in range(len(data))), strict=True)
         arrays = [np.stack([np.asarray(one) for one in column]) for column in columns]
     except Exception as error:
         raise ConfigError(

@@ -188,7 +188,7 @@ def _downloaded(url: str, md5: str | None, work: Path, progress: Progress) -> Pa
 
     pooch.get_logger().setLevel("WARNING")
     name = url.rsplit("/", 1)[-1]
-    known = None if md5 is None else f"md5:{md5}"
+    known = md5 and f"md5:{md5}"
     bar = _Bar(name, progress)
     get = pooch.HTTPDownloader(
         progressbar=bar,

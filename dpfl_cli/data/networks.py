@@ -93,15 +93,16 @@ class Bottleneck(nn.Sequential):
     def __init__(self, inside: int, out: int, kernel: int, stride: int, expansion: int) -> None:
         wide = expansion * inside
         expand = {"_expand_conv": Same(inside, wide), "_bn0": _norm(wide), "expanded": _relu6()}
-        parts: dict[str, nn.Module] = {
-            **(expand if expansion > 1 else {}),
-            "_depthwise_conv": Same(wide, wide, kernel, stride, wide),
-            "_bn1": _norm(wide),
-            "filtered": _relu6(),
-            "_project_conv": Same(wide, out),
-            "_bn2": _norm(out),
-        }
-        super().__init__(OrderedDict(parts))
+        super().__init__(
+            OrderedDict(
+                **(expand if expansion > 1 else {}),
+                _depthwise_conv=Same(wide, wide, kernel, stride, wide),
+                _bn1=_norm(wide),
+                filtered=_relu6(),
+                _project_conv=Same(wide, out),
+                _bn2=_norm(out),
+            )
+        )
         self.added = stride == 1 and inside == out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -116,19 +117,20 @@ def efficientnet_lite0() -> nn.Sequential:
         for number in range(count):
             blocks.append(Bottleneck(inside, out, kernel, 1 if number else first_stride, expansion))
             inside = out
-    parts: dict[str, nn.Module] = {
-        "_conv_stem": Same(3, STEM, 3, 2),
-        "_bn0": _norm(STEM),
-        "begun": _relu6(),
-        "_blocks": nn.Sequential(*blocks),
-        "_conv_head": Same(inside, WIDTH),
-        "_bn1": _norm(WIDTH),
-        "ended": _relu6(),
-        "pooled": nn.AdaptiveAvgPool2d(1),
-        "flat": nn.Flatten(),
-        "_fc": nn.Linear(WIDTH, 1000),
-    }
-    return nn.Sequential(OrderedDict(parts))
+    return nn.Sequential(
+        OrderedDict(
+            _conv_stem=Same(3, STEM, 3, 2),
+            _bn0=_norm(STEM),
+            begun=_relu6(),
+            _blocks=nn.Sequential(*blocks),
+            _conv_head=Same(inside, WIDTH),
+            _bn1=_norm(WIDTH),
+            ended=_relu6(),
+            pooled=nn.AdaptiveAvgPool2d(1),
+            flat=nn.Flatten(),
+            _fc=nn.Linear(WIDTH, 1000),
+        )
+    )
 
 
 class Basic(nn.Module):
@@ -149,13 +151,18 @@ class Basic(nn.Module):
 
 def resnet44() -> nn.Sequential:
     """[B, 3, H, W], normalised -> [B, 100] logits of CIFAR-100's classes, of [B, 64] features."""
-    parts: dict[str, nn.Module] = {
-        "conv1": nn.Conv2d(3, 16, 3, 1, 1, bias=False),
-        "bn1": nn.BatchNorm2d(16),
-        "begun": nn.ReLU(),
-    }
+    layers = {}
     for number, (inside, out) in enumerate(((16, 16), (16, 32), (32, 64)), 1):
         first = Basic(inside, out, 1 if number == 1 else 2)
-        parts[f"layer{number}"] = nn.Sequential(first, *(Basic(out, out, 1) for _ in range(6)))
-    parts |= {"pooled": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(64, 100)}
-    return nn.Sequential(OrderedDict(parts))
+        layers[f"layer{number}"] = nn.Sequential(first, *(Basic(out, out, 1) for _ in range(6)))
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(3, 16, 3, 1, 1, bias=False),
+            bn1=nn.BatchNorm2d(16),
+            begun=nn.ReLU(),
+            **layers,
+            pooled=nn.AdaptiveAvgPool2d(1),
+            flat=nn.Flatten(),
+            fc=nn.Linear(64, 100),
+        )
+    )

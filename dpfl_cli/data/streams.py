@@ -16,7 +16,7 @@ are others than the host's, and may differ between kinds of GPUs.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
@@ -111,20 +111,19 @@ class DeviceDraws:
         """The first run of every address, and facts, to be drawn into `out` with the generator,
         which is at its start; the others get the same.
         """
-        shared = sharing(self._seeds, rounds.tolist(), *facts)
-        for (seed, number, *_), (first, *others) in shared.items():
+        for (seed, number, *_), (first, *others) in sharing(self._seeds, rounds.tolist(), *facts):
             self._generator.manual_seed(address_hash(seed, name, number))
             yield first
             for run in others:
                 out[run] = out[first]
 
 
-def sharing(*parts: Iterable[Any]) -> dict[tuple[Any, ...], list[int]]:
-    """The runs of each address, whose parts are given run by run: they share a draw."""
+def sharing(*parts: Iterable[Any]) -> ItemsView[tuple[Any, ...], list[int]]:
+    """Each address, whose parts are given run by run, and its runs: they share a draw."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for run, address in enumerate(zip(*parts, strict=True)):
         found.setdefault(address, []).append(run)
-    return found
+    return found.items()
 
 
 def address_hash(seed: int, name: str, number: int) -> int:
@@ -206,8 +205,7 @@ class Streams:
         if drawing is not None:
             return drawing.subset(name, rounds, held.copy(), size)
         chosen = np.empty((len(self.seeds), clients, size), np.int64)
-        shared = sharing(self.seeds, rounds.tolist(), map(bytes, held))
-        for (seed, round_, _), runs in shared.items():
+        for (seed, round_, _), runs in sharing(self.seeds, rounds.tolist(), map(bytes, held)):
             for tile, mine in enumerate(slices(clients, CLIENT_TILE)):
                 generator = stream_generator(seed, name, round_, tile)
                 chosen[runs, mine] = _subsets(generator, held[runs[0], mine], size)
@@ -234,10 +232,9 @@ class Streams:
             if _depth(mine.stop - mine.start, size) > 1:
                 out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
                 continue
-            shared = sharing(self.seeds, wanted.rounds.tolist())
             jobs += [
                 partial(_fill, wanted, out, runs, mine, (*address, tile))
-                for address, runs in shared.items()
+                for address, runs in sharing(self.seeds, wanted.rounds.tolist())
             ]
         in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         return out
@@ -257,7 +254,7 @@ class Streams:
             values = np.empty((len(epochs), depth, clients, wanted.size), dtype)
             jobs = [
                 partial(_fill, wanted, values, runs, slice(None), (*address, tile))
-                for address, runs in sharing(self.seeds, epochs).items()
+                for address, runs in sharing(self.seeds, epochs)
             ]
             in_threads(jobs, usable_threads() if values.size >= THREAD_VALUES else 1)
             self._kept[key] = epochs, values
