@@ -22,6 +22,7 @@ from dpfl_cli.data.loading import (
     DataError,
     Dataset,
     DatasetInfo,
+    Files,
     Kept,
     OwnPath,
     Records,
@@ -145,7 +146,7 @@ class Bank(Kept):
         return Dataset(info, records, test)
 
 
-def _files(settings: BankSettings) -> dict[str, Path]:
+def _files(settings: BankSettings) -> Files:
     """The file of the training records, and that of the test records where they have one of their
     own.
     """

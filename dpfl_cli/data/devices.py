@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Device = torch.device | str
+
 
 def on_device(
-    values: np.ndarray | Tensor, device: torch.device | str, dtype: torch.dtype | None = None
+    values: np.ndarray | Tensor, device: Device, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Values on a device; themselves, not a copy, where they are there in this type already.
 
@@ -42,7 +44,7 @@ def host_numbers(values: Tensor) -> Any:
     return values.tolist()
 
 
-def free_memory(device: torch.device | str) -> int:
+def free_memory(device: Device) -> int:
     """Bytes that a device, or for a CPU this machine, could still give, what holds copies of files
     counted in where Linux says how much that is.
     """

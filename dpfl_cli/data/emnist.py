@@ -33,7 +33,7 @@ from dpfl_cli.data.loading import (
     status,
     warn_once,
 )
-from dpfl_cli.data.mnist import SIDE, FashionMnist, Mnist, Origin, Part, Pictures
+from dpfl_cli.data.mnist import SIDE, FashionMnist, Mnist, Origin, Part, Pictures, Split
 
 ORIGINS = ("mnist", "fashion_mnist")  # of `characters`
 PIXELS = SIDE * SIDE
@@ -187,9 +187,7 @@ class EmnistBalanced(Emnist):
         return super().feature_shape(settings) if settings.pca is None else (settings.pca,)
 
     @classmethod
-    def split(
-        cls, settings: EmnistBalancedSettings, pictures: type[Pictures]
-    ) -> tuple[ndarray, Part, ndarray]:
+    def split(cls, settings: EmnistBalancedSettings, pictures: type[Pictures]) -> Split:
         if not settings.test_fraction:
             return super().split(settings, pictures)
         labels = pictures.labels("train")

@@ -33,6 +33,7 @@ from dpfl_cli.data.loading import (
     DataError,
     Dataset,
     DatasetInfo,
+    Files,
     FolderDataset,
     Kept,
     NamedArrays,
@@ -111,7 +112,7 @@ def _subjects(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Paths of image and label by subject, in the order of subjects; a DataError where they are not
     pairs.
     """
-    found: dict[str, dict[str, Path]] = {}
+    found: dict[str, Files] = {}
     for path in files_below(folder, (".nii", ".nii.gz")).values():
         match = SUBJECT.fullmatch(path.name)
         if match is None or (

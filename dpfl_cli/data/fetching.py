@@ -23,6 +23,7 @@ from dpfl_cli.data.sources import (
     DAMAGED,
     LARGEST,
     DatasetEntry,
+    Files,
     Source,
     SourceFile,
     cache_dir,
@@ -49,7 +50,7 @@ class _SourceFailed(Exception):
     """A source did not yield a good file; the message says why, and the next source is tried."""
 
 
-def fetch(dataset: str, progress: Progress | None = None) -> dict[str, Path]:
+def fetch(dataset: str, progress: Progress | None = None) -> Files:
     """Gets the files of a data set that are not here yet into the cache, and returns what `locate`
     returns.
 

@@ -5,14 +5,14 @@ A file is {"users": [names], "num_samples": [numbers], "user_data": {name: {"x":
 make, or all_data/*.json; .gz and .bz2 are read too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from dpfl_cli.data.loading import DataError, files_below, read_uncompressed
+from dpfl_cli.data.loading import DataError, Files, files_below, read_uncompressed
 
 ENDINGS = (".json", ".json.gz", ".json.bz2")
 
@@ -48,7 +48,7 @@ class LeafFile(BaseModel, Generic[Users]):
         return self
 
 
-def leaf_files(folder: Path, whole: bool = True) -> dict[str, Path]:
+def leaf_files(folder: Path, whole: bool = True) -> Files:
     """The files of a folder, by part ("train" and "test", or "all") and name: "train/a.json"; a
     DataError where it has none, or half a split.
 
@@ -67,7 +67,7 @@ def leaf_files(folder: Path, whole: bool = True) -> dict[str, Path]:
 
 
 def read_users(
-    files: Mapping[str, Path], kind: type[LeafFile[Users]], counted: bool
+    files: Files, kind: type[LeafFile[Users]], counted: bool
 ) -> Iterator[tuple[str, str, Users]]:
     """The users of all files in their order: the part that the file is of, a user's name, and the
     user's records.

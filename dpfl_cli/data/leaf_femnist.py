@@ -27,6 +27,7 @@ from dpfl_cli.data.loading import (
     Count,
     Dataset,
     DatasetInfo,
+    Files,
     FolderDataset,
     Kept,
     NamedArrays,
@@ -102,7 +103,7 @@ class Femnist(FolderDataset):
         )
 
 
-def _decode(files: dict[str, Path], settings: FemnistSettings) -> NamedArrays:
+def _decode(files: Files, settings: FemnistSettings) -> NamedArrays:
     """images [N, 784] float32, labels, writer and test [N] of the kept records, and writers: how
     many there are.
     """

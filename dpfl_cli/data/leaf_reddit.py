@@ -30,6 +30,7 @@ from dpfl_cli.data.loading import (
     Count,
     Dataset,
     DatasetInfo,
+    Files,
     FolderDataset,
     Kept,
     NamedArrays,
@@ -146,7 +147,7 @@ class Reddit(FolderDataset):
         ]
 
 
-def _decode(files: dict[str, Path], vocabulary: int) -> NamedArrays:
+def _decode(files: Files, vocabulary: int) -> NamedArrays:
     """x and y [N, 10] and user [N] of each part, and users: how many there are. Tokens get numbers
     as they come, and those of the vocabulary once all files have been read.
     """

@@ -42,6 +42,7 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.files import write_atomically
 from dpfl_cli.data.sources import (
     FOLDERS,
+    Files,
     cache_dir,
     catalogue_entry,
     content_sha256,
@@ -134,7 +135,7 @@ class FolderDataset(Kept):
         return find_folder(cls.name)
 
 
-def files_below(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
+def files_below(folder: Path, endings: tuple[str, ...]) -> Files:
     """The files below a folder whose names end so (in any case), by relative name and in its order;
     hidden ones are left out.
     """
@@ -199,7 +200,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def decoded(
-    what: str, files: Mapping[str, Path], key: str, decode: Callable[[], NamedArrays]
+    what: str, files: Files, key: str, decode: Callable[[], NamedArrays]
 ) -> tuple[str, NamedArrays]:
     """sha256 of the content of all files, and the arrays decoded from them, which the cache keeps.
 

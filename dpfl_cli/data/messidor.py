@@ -33,6 +33,7 @@ from dpfl_cli.data.loading import (
     DataError,
     Dataset,
     DatasetInfo,
+    Files,
     FolderDataset,
     Kept,
     NamedArrays,
@@ -125,9 +126,7 @@ class Messidor(FolderDataset):
         )
 
 
-def _graded(
-    images: dict[str, Path], tables: dict[str, Path], folder: Path
-) -> dict[str, tuple[str, int]]:
+def _graded(images: Files, tables: Files, folder: Path) -> dict[str, tuple[str, int]]:
     """(department, grade) of every image that a table names, by its relative name; a DataError says
     what does not fit.
     """
@@ -155,7 +154,7 @@ def _graded(
     return dict(sorted(graded.items()))
 
 
-def _decode(images: dict[str, Path], side: int) -> NamedArrays:
+def _decode(images: Files, side: int) -> NamedArrays:
     """images [N, side, side, 3] uint8, cropped and resized."""
     from PIL import Image
 

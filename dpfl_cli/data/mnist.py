@@ -36,6 +36,8 @@ from dpfl_cli.data.loading import (
 
 SIDE = 28  # pixels of the images in idx files
 Part = Literal["train", "test"]
+# numbers of the records that may train; the part of those that test, and their numbers
+Split = tuple[ndarray, Part, ndarray]
 RECORD = 1 + 3 * 32 * 32  # bytes, of CIFAR-10
 
 
@@ -143,7 +145,7 @@ class Pictures(Kept):
         return cls.shape
 
     @classmethod
-    def split(cls, settings: Any, pictures: type[Pictures]) -> tuple[ndarray, Part, ndarray]:
+    def split(cls, settings: Any, pictures: type[Pictures]) -> Split:
         """Numbers of the records that may train, those to be taken first in front; the part that
         the test records are from, and their numbers. Here all of both files.
 
@@ -213,9 +215,7 @@ class Images(Pictures):
         return [taken] if settings.standardise else []
 
     @classmethod
-    def split(
-        cls, settings: ImageSettings, pictures: type[Pictures]
-    ) -> tuple[ndarray, Part, ndarray]:
+    def split(cls, settings: ImageSettings, pictures: type[Pictures]) -> Split:
         train, part, test = super().split(settings, pictures)
         if settings.held_out >= len(train):
             raise ConfigError(

@@ -38,6 +38,7 @@ FORMS = ("", ".gz", ".bz2")  # endings under which a file may lie on disk: as it
 LARGEST = 4 * 2**30  # bytes of a download, or of what is in an archive
 BUFFER = 1 << 18  # bytes that are read at a time
 DAMAGED = (OSError, zlib.error, EOFError, lzma.LZMAError)  # what reading a damaged file raises
+Files = dict[str, Path]  # by name
 _OPENERS: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {  # by how a file begins
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
@@ -153,7 +154,7 @@ class Status:
     with files that are there, by name.
     """
 
-    files: Mapping[str, Path]
+    files: Files
     missing: tuple[str, ...]
     problems: Mapping[str, str]
 
@@ -277,12 +278,12 @@ def listing_sha256(sums: Mapping[str, str]) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def content_sha256(files: Mapping[str, Path]) -> str:
+def content_sha256(files: Files) -> str:
     """One checksum for the uncompressed content of several files."""
     return listing_sha256({name: digest(path).sha256 for name, path in files.items()})
 
 
-def locate(dataset: str) -> dict[str, Path]:
+def locate(dataset: str) -> Files:
     """Verified paths of all files of a data set, by file name and in the catalogue's order.
 
     Raises:
@@ -297,7 +298,7 @@ def locate(dataset: str) -> dict[str, Path]:
         )
     if found.problem is not None:
         raise DataError(found.problem)
-    return dict(found.files)
+    return found.files
 
 
 def status(dataset: str) -> Status:

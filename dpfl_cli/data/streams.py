@@ -28,7 +28,7 @@ from numpy.random import SFC64, Generator, SeedSequence
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.devices import on_device
+from dpfl_cli.data.devices import Device, on_device
 from dpfl_cli.data.normals import fill_normal
 from dpfl_cli.data.threads import in_threads, slices, usable_threads
 
@@ -62,7 +62,7 @@ class Draw(NamedTuple):
     clients: int | None
     size: int
     dtype: torch.dtype = torch.float64
-    device: torch.device | str = "cpu"
+    device: Device = "cpu"
 
 
 class DeviceDraws:
@@ -70,7 +70,7 @@ class DeviceDraws:
     numbers.
     """
 
-    def __init__(self, seeds: Sequence[int], device: torch.device | str) -> None:
+    def __init__(self, seeds: Sequence[int], device: Device) -> None:
         self.device = torch.device(device)
         self._seeds = list(seeds)
         self._generator = torch.Generator(self.device)
@@ -145,7 +145,7 @@ class Streams:
     def __init__(
         self,
         seeds: Sequence[int],
-        noise: torch.device | str | None = None,
+        noise: Device | None = None,
         last: int | None = None,
     ) -> None:
         self.seeds = list(seeds)
@@ -177,7 +177,7 @@ class Streams:
         clients: int,
         populations: ndarray,
         size: int,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
     ) -> Tensor:
         """Uniform subsets without replacement: `size` of each client's records, independent for
         every address and client.
@@ -211,7 +211,7 @@ class Streams:
                 chosen[runs, mine] = _subsets(generator, held[runs[0], mine], size)
         return on_device(chosen, device)
 
-    def _drawing(self, device: torch.device | str) -> DeviceDraws | None:
+    def _drawing(self, device: Device) -> DeviceDraws | None:
         """Who draws numbers that are asked for on a device, where it is that device itself."""
         own = self._device
         return own if own and own.device.type == torch.device(device).type else None
