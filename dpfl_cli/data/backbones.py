@@ -118,19 +118,15 @@ def network_input(
 
 
 def _network(
-    make: Callable[[], nn.Module],
-    called: str,
-    side: int,
-    means: Sequence[float],
-    stds: Sequence[float],
+    make: Callable[[], nn.Module], called: str, side: int, *scale: Sequence[float]
 ) -> Build:
-    """The features of a network: all but its last layer."""
+    """The features of a network: all but its last layer. `scale`: means and stds of its pixels."""
 
     def build(weights: Weights, public: Tensor) -> Extractor:
         network = frozen(make(), called, weights)
         *_, last = (name for name, _ in network.named_children())
         setattr(network, last, nn.Identity())
-        return lambda images: network(network_input(images, side, means, stds))
+        return lambda images: network(network_input(images, side, *scale))
 
     return build
 
