@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.devices import on_device
-from dpfl_cli.data.streams import Streams
+from dpfl_cli.data.streams import Draw, Streams
 
 # all clients; each with probability q, apart from the others; a uniform subset of m clients
 Law = Literal["full", "poisson", "fixed"]
@@ -246,11 +246,10 @@ class MethodStreams(Streams):
     def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
         return self.__streams.generator(run, self._own(name), *key)
 
-    def normal(self, name: str, *where: Any, **options: Any) -> Tensor:
-        return self.__streams.normal(self._own(name), *where, **options)
-
-    def uniform(self, name: str, *where: Any, **options: Any) -> Tensor:
-        return self.__streams.uniform(self._own(name), *where, **options)
+    def _drawn(self, wanted: Draw) -> Tensor:
+        """What `normal` and `uniform` are asked for."""
+        self._own(wanted.name)
+        return self.__streams._drawn(wanted)
 
     def subset(self, name: str, *where: Any, **options: Any) -> Tensor:
         return self.__streams.subset(self._own(name), *where, **options)
