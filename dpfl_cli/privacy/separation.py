@@ -169,20 +169,18 @@ def _index(given: Given) -> None:
         raise Mixing(
             "index client values by public positions only; choose by value with torch.where"
         )
-    lists = [part for part in index if isinstance(part, list | np.ndarray | Tensor)]
-    numbers = [part for part in index if type(part) is int]
-    slices = [part for part in index if isinstance(part, slice)]
-    others = [part for part in index if part is None or part is ...]
-    plain = len(lists) + len(numbers) + len(slices) + len(others) == len(index)
+    taken = [part for part in index if part is not None and part is not ...]  # an axis each
+    positions = [part for part in taken if not isinstance(part, slice)]
     # several lists, or a list and a number, would move axes to the front
-    single = (
-        len(lists) <= 1 and not (lists and numbers) and all(np.ndim(part) == 1 for part in lists)
+    plain = all(type(part) is int for part in positions) or (
+        len(positions) == 1
+        and isinstance(positions[0], list | np.ndarray | Tensor)
+        and np.ndim(positions[0]) == 1
     )
-    taken = len(lists) + len(numbers) + len(slices)
-    front = (index[0] is ... and taken <= whole.dim() - 2) or all(
+    front = (index[0] is ... and len(taken) <= whole.dim() - 2) or all(
         isinstance(part, slice) and part == slice(None) for part in index[:2]
     )
-    if not (plain and single and front):
+    if not (plain and front):
         raise Mixing(
             "write v[..., index], and index only the axes of a client's own values (2 and above)"
         )
