@@ -40,7 +40,7 @@ def gaussian_bound(scores: np.ndarray, sides: np.ndarray, delta: float, confiden
     found = (high.mean() - low.mean()) / (math.sqrt(squares / freedom) * spread)
 
     def excess(mu: float) -> float:
-        return float(nct.sf(found, freedom, mu / spread)) - (1 - confidence)
+        return nct.sf(found, freedom, mu / spread) - (1 - confidence)
 
     if excess(0.0) >= 0:
         return 0.0

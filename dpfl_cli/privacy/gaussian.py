@@ -221,10 +221,10 @@ class SharedGaussian(_Gaussian):
         priced = not settings.noise_share and not call.spec.sums_suffice  # as messages
         if priced:
             multipliers = multipliers * math.sqrt(clients)
-        std = per_run(multipliers, call.largest) * call.largest  # of the sum
+        sizes = call.sensitivity if settings.sens_scale == "own" else call.largest
+        std = per_run(multipliers, sizes) * sizes  # of the sum
         share = std / math.sqrt(clients)
-        if settings.sens_scale == "own" and call.sensitivity.dim() == 2:
-            share = per_run(multipliers, call.sensitivity) * call.sensitivity / math.sqrt(clients)
+        if share.dim() == 2:  # clients differ
             std = share.square().sum(dim=1).sqrt()
         echo: ClientValues | None = None
         if call.spec.echo:

@@ -11,7 +11,7 @@ import numpy as np
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.accountants import Accountant
 from dpfl_cli.privacy.kinds import Gaussian
-from dpfl_cli.privacy.ledger import Entries, LedgerEntry
+from dpfl_cli.privacy.ledger import Entries
 
 
 @cache
@@ -40,12 +40,12 @@ def gaussian_log_delta(mu: float, excess: float) -> float:
     if mu <= 1:
         nodes, weights = _quadrature()
         t = s + mu * nodes
-        difference = mu * float(weights @ (1 - t * mills * erfcx(t / math.sqrt(2))))
+        difference = mu * (weights @ (1 - t * mills * erfcx(t / math.sqrt(2))))
     elif s >= 0:
-        difference = mills * float(erfcx(s / math.sqrt(2)) - erfcx((s + mu) / math.sqrt(2)))
+        difference = mills * (erfcx(s / math.sqrt(2)) - erfcx((s + mu) / math.sqrt(2)))
     else:
         density = math.exp(-s * s / 2) / math.sqrt(2 * math.pi)
-        return math.log(float(ndtr(-s)) - density * mills * float(erfcx((s + mu) / math.sqrt(2))))
+        return math.log(ndtr(-s) - density * mills * erfcx((s + mu) / math.sqrt(2)))
     return -s * s / 2 - math.log(2 * math.pi) / 2 + math.log(difference)
 
 
@@ -151,22 +151,23 @@ class JointGaussianAccountant(GdpAccountant):
 
     def _squared_mu_of_group(self, group: Entries) -> float:
         pair = sorted(group, key=lambda entry: entry.shape, reverse=True)  # the vector first
-        single = [entry.shape for entry in pair] == ["vector", "scalar"]
-        if not single or not _are_mean_and_squared_norms(*pair):
+        if not _are_mean_and_squared_norms(pair):
             return super()._squared_mu(group)
         multipliers = [entry.parameters() for entry in pair]
         if any(isinstance(entry.parameter, tuple) for entry in pair):
-            return float(np.sum(joint_squared_mu(*multipliers)))
-        return pair[0].count * float(joint_squared_mu(*(part[:1] for part in multipliers))[0])
+            return joint_squared_mu(*multipliers).sum()
+        return pair[0].count * joint_squared_mu(*(part[:1] for part in multipliers))[0]
 
 
-def _are_mean_and_squared_norms(vector: LedgerEntry, scalar: LedgerEntry) -> bool:
-    """Whether the two fit the joint bound: replace_one of whole clients (a record may move the
-    vector and its norm fully), round by round, sensitivities 2C and C^2 (where they are known).
+def _are_mean_and_squared_norms(entries: Entries) -> bool:
+    """Whether they are the two of the joint bound: replace_one of whole clients (a record may move
+    the vector and its norm fully), round by round, sensitivities 2C and C^2 (where they are known).
     """
-    if vector.unit != "client" or vector.quantity != "" or scalar.quantity != "squared_norms":
+    kinds = [(entry.shape, entry.quantity) for entry in entries]
+    if kinds != [("vector", ""), ("scalar", "squared_norms")]:
         return False
-    if vector.relation != "replace_one" or vector.count != scalar.count:
+    vector, scalar = entries
+    if (vector.unit, vector.relation, vector.count) != ("client", "replace_one", scalar.count):
         return False
     if vector.sensitivity is None or scalar.sensitivity is None:
         return True

@@ -87,7 +87,7 @@ class Gaussian(Kind):
     @staticmethod
     def _squared_mu(entry: Any) -> float:
         if isinstance(entry.parameter, tuple):
-            return float(np.sum(entry.parameters() ** -2.0))
+            return (entry.parameters() ** -2.0).sum()
         try:
             return entry.charges * float(entry.parameters()[0]) ** -2.0
         except OverflowError:

@@ -55,7 +55,7 @@ def _log_moments(noise_multiplier: float) -> np.ndarray:
     loss = mu * points - mu**2 / 2  # ln P/Q
     with np.errstate(divide="ignore"):  # where it is 0
         logs = np.maximum(loss, 0.0) + np.log(-np.expm1(-np.abs(loss)))  # ln |P/Q - 1|
-    masses = math.log(float(step)) - (points**2 + math.log(2 * math.pi)) / 2
+    masses = math.log(step) - (points**2 + math.log(2 * math.pi)) / 2
     return np.array([logsumexp(power * logs + masses) for power in powers])
 
 
