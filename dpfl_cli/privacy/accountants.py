@@ -163,25 +163,21 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> PrivacyCost:
     Raises:
       ConfigError: delta is not between 0 and 1.
     """
-    epsilon: float | None = None
-    reason = None
     try:
         epsilon = accountant.epsilon(ledger, delta)
+        reason = "not private" if math.isinf(epsilon) else None
     except PrivacyError as refusal:
-        reason = str(refusal)
-    vacuous = epsilon is not None and epsilon > VACUOUS_EPSILON
+        epsilon, reason = 0.0, str(refusal)
     common = {what: _values(_charged(ledger), what) for what in ("unit", "relation", "scope")}
-    if epsilon is not None and math.isinf(epsilon):
-        epsilon, reason = None, "not private"
     return PrivacyCost(
-        epsilon=epsilon,
+        epsilon=epsilon if reason is None else None,
         reason=reason,
         accountant=accountant.label,
         guarantee=accountant.guarantee,
         delta=delta,
         releases=ledger.releases,
         **{what: found[0] if len(found) == 1 else None for what, found in common.items()},
-        vacuous=vacuous,
+        vacuous=epsilon > VACUOUS_EPSILON,
     )
 
 

@@ -233,8 +233,8 @@ def clip_symmetric(values: Tensor, clip_norm: Tensor) -> Bounded:
             "symmetric matrices are packed as [runs, clients, p (p + 1) / 2], not "
             f"{list(values.shape)}"
         )
-    ends = torch.arange(size, 0, -1).cumsum(0)
-    diagonal = on_device(torch.cat((ends.new_zeros(1), ends[:-1])), triangle.device)
+    row = torch.arange(size, device=triangle.device)
+    diagonal = row * (2 * size - row + 1) // 2
     own = vector_norms(triangle.index_select(-1, diagonal)).square()
     # every entry beside the diagonal stands for two; a triangle's own norm is at most the matrix's
     norms = (2 * vector_norms(triangle).square() - own).clamp(min=0.0).sqrt()

@@ -245,7 +245,7 @@ class Mechanism(ABC):
           PrivacyError: a bound bounds nothing.
         """
         for name, good in self._unread.items():
-            _demand(name, bool(good))
+            _demand(name, good)
         self._unread.clear()
 
     def _spec(self, name: str) -> ReleaseSpec:
@@ -359,12 +359,12 @@ class Mechanism(ABC):
         """
         good = ((bound > 0) & (bound < torch.inf)).all()
         if bound.device.type == "cpu":
-            _demand(name, bool(good))
+            _demand(name, good)
         else:
             self._unread[name] = good & self._unread.get(name, good)
 
 
-def _demand(name: str, good: bool) -> None:
+def _demand(name: str, good: Tensor) -> None:
     if not good:
         raise PrivacyError(
             f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite "
