@@ -47,7 +47,6 @@ from typing import Literal
 
 from dpfl_cli.algorithms.api import (
     BatchSize,
-    Diagnostics,
     Field,
     Number,
     Positive,
@@ -55,6 +54,7 @@ from dpfl_cli.algorithms.api import (
     RecordSettings,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     Tensor,
@@ -123,20 +123,20 @@ class AdaptDp:
 
     init = staticmethod(start)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper, model = self.hyper, state.server["model"]  # x
         radius, clipped = self._radius(model, at)  # C_r
         _, mean = noisy_steps(at, hyper, model, clip_norm=radius, last=False)
         model = projected(mean, hyper.projection_radius)
-        return State({"model": model}, {}), {"radius": radius, **clipped}
+        return State({"model": model}), {"radius": radius, **clipped}
 
     def _radius(self, model: Tensor, at: Round) -> tuple[Tensor, Mapping[str, Tensor]]:
         """[R] C_r, from one release; and the share of the radius's batch that it clips at x, a
         diagnostic.
         """
         hyper, cap, objective = self.hyper, self.hyper.clip_norm, at.objective
-        size, stream = hyper.radius_batch_size, "radius batch"
-        batch = None if size is None else at.batch(size, at.number, stream)
+        size = hyper.radius_batch_size
+        batch = None if size is None else at.batch(size, at.number, "radius batch")
         factor = 2.0 if hyper.sensitivity == "paper" else 1.0
         mean, norms = objective.squared_norms_mean(
             at.at_clients(model), cap.square(), batch, factor

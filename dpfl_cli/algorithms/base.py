@@ -3,7 +3,7 @@ declares. A file of an algorithm imports `dpfl_cli.algorithms.api`, which has al
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
@@ -49,11 +49,15 @@ class State:
     Attributes:
       server: name -> [R, ...] tensors. `model` [R, d] is always there. Depends on data only through
         releases.
-      clients: name -> [R, M, ...] tensors, each row known to its own client only.
+      clients: name -> [R, M, ...] tensors, each row known to its own client only; nothing where
+        clients keep nothing.
     """
 
     server: Mapping[str, Tensor]
-    clients: Mapping[str, Tensor]
+    clients: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+RoundResult = tuple[State, Diagnostics]  # of a round
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ def _takes_hyper(self: Any, hyper: Any) -> None:
 
 def start(objective: ClientSide, streams: Streams) -> State:
     """The initial model at the server, and nothing at clients."""
-    return State({"model": objective.initial(streams)}, {})
+    return State({"model": objective.initial(streams)})
 
 
 def projected(values: Tensor, radius: Tensor | None) -> Tensor:

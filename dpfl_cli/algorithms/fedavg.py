@@ -26,11 +26,11 @@ stands, to messages (local) as to sums (central, secure aggregation).
 from dpfl_cli.algorithms.api import (
     ALL_TRUSTS,
     CLIPPED,
-    Diagnostics,
     LocalSettings,
     Positive,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     algorithm,
@@ -66,12 +66,12 @@ class FedAvg:
 
     init = staticmethod(start)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         model = state.server["model"]  # w
         update = bounded_local_update(at, model, self.hyper)  # Delta_i
         mean = at.release("update", update).mean  # cbar
         model = model + per_run(self.hyper.server_lr, model) * mean
-        return State({"model": model}, {}), lambda: {
+        return State({"model": model}), lambda: {
             "server_step": self.hyper.server_lr,
             **update_diagnostics(update),
         }

@@ -27,11 +27,11 @@ not cover it.
 """
 
 from dpfl_cli.algorithms.api import (
-    Diagnostics,
     Positive,
     RecordSettings,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     algorithm,
@@ -69,8 +69,8 @@ class FedAvgRecord:
 
     init = staticmethod(start)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         model = state.server["model"]  # w
         _, mean = noisy_steps(at, self.hyper, model, last=False)  # mean_i v_i
         step = per_run(self.hyper.server_lr, model) * (mean - model)
-        return State({"model": model + step}, {}), {}
+        return State({"model": model + step}), {}

@@ -49,13 +49,13 @@ from typing import Literal
 from dpfl_cli.algorithms.api import (
     CLIPPED,
     ConfigError,
-    Diagnostics,
     LocalSettings,
     NonNegative,
     PositiveOrNone,
     Release,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     Tensor,
@@ -126,7 +126,7 @@ class FedExp:
 
     init = staticmethod(start)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         model = state.server["model"]  # w
         update = bounded_local_update(at, model, self.hyper)  # Delta_i
         release = at.release("update", update)
@@ -147,7 +147,7 @@ class FedExp:
             naive = {"server_step_naive": self._naive(release)} if local else {}
             return {**naive, "server_step": step, "server_step_target": target, **common}
 
-        return State({"model": model}, {}), diagnostics
+        return State({"model": model}), diagnostics
 
     def _naive(self, release: Release) -> Tensor:
         """[R] the step of the numerator (1/M) sum_i ||c_i||^2, with the noise in it."""

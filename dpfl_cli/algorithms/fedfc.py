@@ -36,12 +36,12 @@ from dpfl_cli.algorithms.api import (
     Bounded,
     ClientSide,
     ConfigError,
-    Diagnostics,
     Field,
     Number,
     Positive,
     ReleaseSpec,
     Round,
+    RoundResult,
     Settings,
     Setup,
     State,
@@ -106,14 +106,14 @@ def releases(
 def start_state(objective: ClientSide, streams: Streams) -> State:
     """The initial model, and a preconditioner [R, p, p] of zeros: there is none yet."""
     model, size = objective.initial(streams), objective.features
-    return State({"model": model, "preconditioner": model.new_zeros(len(model), size, size)}, {})
+    return State({"model": model, "preconditioner": model.new_zeros(len(model), size, size)})
 
 
 def preconditioner(
     at: Round,
     hyper: SecondMomentSettings,
     covariance: Callable[[ClientSide], Bounded],
-    known: Tensor,
+    state: State,
 ) -> Tensor:
     """P = (K + gamma I)^-1 [R, p, p], K the released mean of the clients' covariances, for the runs
     in their first round.
@@ -124,9 +124,9 @@ def preconditioner(
 
     Args:
       covariance: makes every client's [R, M, p (p + 1) / 2].
-      known: [R, p, p] of the others.
+      state: holds that of the others.
     """
-    first = at.number == 1
+    first, known = at.number == 1, state.server["preconditioner"]
     if not first.any():
         return known
     released = at.release("covariance", covariance(at.objective), charged=first).mean
@@ -157,16 +157,16 @@ class FedFC:
 
     init = staticmethod(start_state)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper, objective = self.hyper, at.objective
         model = state.server["model"]  # w
-        inverse = preconditioner(at, hyper, self._covariance, state.server["preconditioner"])  # P
+        inverse = preconditioner(at, hyper, self._covariance, state)  # P
         gradient = objective.gradient(at.at_clients(model))
         update = clip(objective.precondition(gradient, inverse), hyper.clip_norm)  # u_i
         mean = at.release("gradient", update).mean
         model = model - per_run(hyper.server_lr, model) * mean
         server = {"model": model, "preconditioner": inverse}
-        return State(server, {}), lambda: update_diagnostics(update)
+        return State(server), lambda: update_diagnostics(update)
 
     def _covariance(self, objective: ClientSide) -> Bounded:
         """[R, M, p (p + 1) / 2] every client's covariance, clipped as a whole."""

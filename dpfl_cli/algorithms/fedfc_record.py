@@ -29,9 +29,9 @@ from dpfl_cli.algorithms.api import (
     GRADIENT,
     Bounded,
     ClientSide,
-    Diagnostics,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     algorithm,
@@ -72,15 +72,15 @@ class FedFCRecord:
 
     init = staticmethod(start_state)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper, objective = self.hyper, at.objective
         model = state.server["model"]  # w
-        inverse = preconditioner(at, hyper, self._covariance, state.server["preconditioner"])  # P
+        inverse = preconditioner(at, hyper, self._covariance, state)  # P
         gradient = objective.clipped_gradient(at.at_clients(model), hyper.clip_norm)
         mean = at.release("gradient", gradient).mean  # G
         direction = objective.precondition(mean + objective.regulariser_gradient(model), inverse)
         model = model - per_run(hyper.server_lr, model) * direction
-        return State({"model": model, "preconditioner": inverse}, {}), {}
+        return State({"model": model, "preconditioner": inverse}), {}
 
     def _covariance(self, objective: ClientSide) -> Bounded:
         """[R, M, p (p + 1) / 2] every client's covariance of clipped features."""

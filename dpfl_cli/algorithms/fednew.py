@@ -62,11 +62,11 @@ from dpfl_cli.algorithms.api import (
     Bound,
     ClientSide,
     Count,
-    Diagnostics,
     NonNegative,
     Positive,
     ReleaseSpec,
     Round,
+    RoundResult,
     Settings,
     Setup,
     State,
@@ -187,7 +187,7 @@ class FedNew:
     def init(self, objective: ClientSide, streams: Streams) -> State:
         return start_state(objective, streams, self.hyper.dual)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper, objective = self.hyper, at.objective
         model, direction = state.server["model"], state.server["direction"]  # theta, y
         dual = state.clients.get("dual")  # lambda_i

@@ -59,10 +59,10 @@ from dpfl_cli.algorithms.api import (
     Bound,
     ClientSide,
     ConfigError,
-    Diagnostics,
     Positive,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     Streams,
@@ -163,7 +163,7 @@ class FedNewRecord:
     def init(self, objective: ClientSide, streams: Streams) -> State:
         return start_state(objective, streams, self.hyper.dual)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper, objective = self.hyper, at.objective
         model, direction = state.server["model"], state.server["direction"]  # theta, y
         dual = state.clients.get("dual")  # lambda_i

@@ -25,13 +25,13 @@ from dpfl_cli.algorithms.api import (
     ALL_TRUSTS,
     CLIPPED,
     ClientSide,
-    Diagnostics,
     Field,
     LocalSettings,
     Number,
     Positive,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     Streams,
@@ -73,9 +73,9 @@ class FedOpt:
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)
         squares = torch.ones_like(model) * per_run(self.hyper.adaptivity, model) ** 2
-        return State({"model": model, "momentum": torch.zeros_like(model), "squares": squares}, {})
+        return State({"model": model, "momentum": torch.zeros_like(model), "squares": squares})
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper, model = self.hyper, state.server["model"]  # w
         update = bounded_local_update(at, model, hyper)
         mean = at.release("update", update).mean  # cbar
@@ -91,4 +91,4 @@ class FedOpt:
         length = squares.sqrt() + per_run(hyper.adaptivity, model)
         model = model + per_run(hyper.server_lr, model) * momentum / length
         server = {"model": model, "momentum": momentum, "squares": squares}
-        return State(server, {}), lambda: update_diagnostics(update)
+        return State(server), lambda: update_diagnostics(update)

@@ -32,13 +32,13 @@ from dpfl_cli.algorithms.api import (
     Bound,
     ClientSide,
     ConfigError,
-    Diagnostics,
     Field,
     Number,
     Positive,
     PositiveOrNone,
     ReleaseSpec,
     Round,
+    RoundResult,
     Settings,
     Setup,
     State,
@@ -96,9 +96,9 @@ class IsrlDp:
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)
-        return State({"model": model, "iterate": model}, {})
+        return State({"model": model, "iterate": model})
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper, objective = self.hyper, at.objective
         iterate = state.server["iterate"]  # x
         gradient = objective.clipped_gradient(at.at_clients(iterate), hyper.clip_norm)
@@ -111,4 +111,4 @@ class IsrlDp:
             share = 1 / t if hyper.average == "uniform" else 2 / (t + 1)
             average = state.server["model"]
             model = average + per_run(share, average) * (iterate - average)
-        return State({"model": model, "iterate": iterate}, {}), {}
+        return State({"model": model, "iterate": iterate}), {}

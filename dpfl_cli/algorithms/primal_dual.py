@@ -39,12 +39,12 @@ from dpfl_cli.algorithms.api import (
     Bound,
     ClientSide,
     ConfigError,
-    Diagnostics,
     Field,
     Number,
     PositiveOrNone,
     ReleaseSpec,
     Round,
+    RoundResult,
     Settings,
     Setup,
     State,
@@ -123,9 +123,9 @@ class PrimalDual:
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)
         local = model.unsqueeze(1).repeat(1, objective.clients, 1)  # x_i
-        return State({"model": model, "local": local, "dual": torch.zeros_like(local)}, {})
+        return State({"model": model, "local": local, "dual": torch.zeros_like(local)})
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper, objective = self.hyper, at.objective
         workers = objective.clients
         local, dual = state.server["local"], state.server["dual"]  # x_i, Lambda_i
@@ -140,6 +140,6 @@ class PrimalDual:
         model = centre if hyper.report == "local" else mean.squeeze(1)
         server = {"model": model, "local": local, "dual": dual + apart}
         # of messages only: it costs nothing
-        return State(server, {}), lambda: {
+        return State(server), lambda: {
             "consensus": (local - centre.unsqueeze(1)).square().sum(dim=-1).mean(dim=-1)
         }

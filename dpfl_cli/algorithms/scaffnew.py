@@ -68,12 +68,12 @@ from dpfl_cli.algorithms.api import (
     ClientNumber,
     ClientSide,
     ConfigError,
-    Diagnostics,
     Field,
     Number,
     Positive,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     Streams,
@@ -175,7 +175,7 @@ class ScaffNew:
         seen = {"longest": nothing, "clipped": nothing}
         return State(server, {"local": local, **seen, **control})
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper, server, clients = self.hyper, dict(state.server), dict(state.clients)
         model, control = server["model"], clients.get("control")  # x, h_i
         size = hyper.batch_size

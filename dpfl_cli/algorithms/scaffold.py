@@ -64,12 +64,12 @@ from dpfl_cli.algorithms.api import (
     Bounded,
     ClientSide,
     ConfigError,
-    Diagnostics,
     LocalSettings,
     Positive,
     Release,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     Streams,
@@ -153,7 +153,7 @@ class Scaffold:
 
     init = staticmethod(start_state)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper = self.hyper
         if hyper.warm_start and (at.number == 1).any():
             state = self._warm_start(state, at)

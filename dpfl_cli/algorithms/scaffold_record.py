@@ -38,11 +38,11 @@ from pydantic import NonNegativeInt
 
 from dpfl_cli.algorithms.api import (
     GRADIENT,
-    Diagnostics,
     Positive,
     RecordSettings,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
     State,
     algorithm,
@@ -95,7 +95,7 @@ class ScaffoldRecord:
 
     init = staticmethod(start_state)
 
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> RoundResult:
         hyper = self.hyper
         if hyper.warm_start and (at.number == 1).any():
             state = self._warm_start(state, at)
