@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.pricing import prices_of, release_line
 from dpfl_cli.cli.tables import (
@@ -16,8 +15,7 @@ from dpfl_cli.cli.tables import (
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
-if TYPE_CHECKING:
-    from dpfl_cli.privacy.accountants import PrivacyCost
+UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,16 +28,16 @@ def execute(args: argparse.Namespace) -> int:
     console = wide_console()
     for record in [store.match(name) for name in args.runs]:
         privacy = record.result["privacy"]
-        claimed = " (claimed)" if is_claimed(privacy) else ""
+        claimed = " (claimed)" * is_claimed(privacy)
         delta = privacy["delta"] if args.delta is None else args.delta
-        rows = [
-            (
-                priced.accountant,
-                "" if priced.epsilon is None else f"{priced.epsilon:.6f}{claimed}",
-                "; ".join(_remarks_on(priced, record)),
-            )
-            for priced in prices_of(record, args.delta)
-        ]
+        rows = []
+        for priced in prices_of(record, args.delta):
+            remarks = [priced.reason or "vacuous: above 20" * priced.vacuous]
+            shown = ""
+            if priced.epsilon is not None:
+                shown = f"{priced.epsilon:.6f}{claimed}"
+                remarks.append(UNAMPLIFIED * priced.unamplified)
+            rows.append((priced.accountant, shown, "; ".join(filter(None, remarks))))
         title = (
             f"{record.id}: {privacy['unit']}, {privacy['relation']}, "
             f"{record.ledger.releases} releases, delta {delta:g}"
@@ -48,20 +46,6 @@ def execute(args: argparse.Namespace) -> int:
         for line in _remarks(record, args.delta is None):
             console.print(f"  {line}")
     return 0
-
-
-def _remarks_on(priced: "PrivacyCost", record: RunRecord) -> Iterator[str]:
-    """What is to be known of one accountant's epsilon."""
-    from dpfl_cli.config.component import lookup
-
-    if priced.reason:
-        yield priced.reason
-    elif priced.vacuous:
-        yield "vacuous: above 20"
-    laws = {entry.law for entry in record.ledger.entries}
-    known = lookup("accountant", priced.accountant.partition(" ")[0]).target.amplifies
-    if priced.epsilon is not None and laws - {*known, "full"}:
-        yield "as if all took part: it counts no amplification by drawing clients"
 
 
 def _remarks(record: RunRecord, own_delta: bool) -> Iterator[str]:

@@ -143,6 +143,7 @@ class PrivacyCost:
       releases: number of releases composed.
       unit, relation, scope: of the ledger; None where it is empty or mixes them.
       vacuous: epsilon is above 20, or infinite.
+      unamplified: clients were drawn, and the accountant counts as if all took part.
     """
 
     epsilon: float | None
@@ -155,6 +156,7 @@ class PrivacyCost:
     relation: str | None
     scope: str | None
     vacuous: bool
+    unamplified: bool
 
 
 def price(ledger: Ledger, accountant: Accountant, delta: float) -> PrivacyCost:
@@ -178,6 +180,9 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> PrivacyCost:
         releases=ledger.releases,
         **{what: found[0] if len(found) == 1 else None for what, found in common.items()},
         vacuous=epsilon > VACUOUS_EPSILON,
+        unamplified=any(
+            entry.law not in ("full", *accountant.amplifies) for entry in ledger.entries
+        ),
     )
 
 
