@@ -19,14 +19,8 @@ if TYPE_CHECKING:
 
 EXIT_REFUSED, EXIT_FAILED = 2, 3
 LOG = logging.getLogger("dpfl")
-CHOICES = {  # how a run is protected, by trust model and unit
-    ("local", "client"): ["dp=ldp"],
-    ("local", "record"): ["dp=record"],
-    ("central", "client"): ["dp=cdp"],
-    ("central", "record"): ["dp=cdp", "dp.unit=record"],
-    ("secure_aggregation", "client"): ["dp=secure_aggregation"],
-    ("secure_aggregation", "record"): ["dp=secure_aggregation", "dp.unit=record"],
-}
+# how a run is protected, by trust model; records under local trust by dp=record
+CHOICES = {"local": "ldp", "central": "cdp", "secure_aggregation": "secure_aggregation"}
 CLIENTS, RECORDS = 6, 24
 SMALL = [  # a method is tried on so much, where no data are named
     "rounds=3",
@@ -117,10 +111,14 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
         if "clipped_gradient" in target.provides:
             trusts |= {("fedavg_record", "local", "record")}
     for method, trust, unit in sorted(trusts)[: 1 if given else None]:
-        protected = given or CHOICES[trust, unit]
-        words = [f"algorithm={method}", *([] if given else protected), *own, *overrides]
+        of_records = unit == "record"
+        protected = [
+            f"dp={'record' if of_records and trust == 'local' else CHOICES[trust]}",
+            *["dp.unit=record"] * of_records,
+        ]
         label = f"{name} ({method})" if own else name
-        yield Case(component, f"{label} {protected[0]}", tuple(words))
+        words = (f"algorithm={method}", *([] if given else protected), *own, *overrides)
+        yield Case(component, f"{label} {(given or protected)[0]}", words)
 
 
 def _level(component: Component, overrides: Sequence[str]) -> list[str]:
