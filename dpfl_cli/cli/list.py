@@ -41,12 +41,8 @@ def execute(args: argparse.Namespace) -> int:
 def _lines(group: str) -> dict[str, str]:
     """Option -> what it is, of config files and of what plugins bring."""
     lines = {path.stem: line_of(group, path) for path in option_files(group)}
-    own = [one for one in _components(group).values() if one.origin != "dpfl"]
+    own = [one for one in components(group).values() if one.origin != "dpfl"]
     return lines | {one.name: one.summary for one in own}
-
-
-def _components(group: str) -> dict[str, Component]:
-    return components(group) if group in COMPONENT_GROUPS else {}
 
 
 # --- config files ---------------------------------------------------------------------------------
@@ -84,7 +80,7 @@ def describe(group: str, option: str) -> None:
         raise ConfigError(f"{group}={option}: {nearest(option, lines)}")
     load_components()
     print(f"{group}={option}: {lines[option]}")
-    found = _components(group).get(component_names(group).get(option, option))
+    found = components(group).get(component_names(group).get(option, option))
     files = {path.stem: path for path in option_files(group)}
     if option in files:
         rows = parameters(group, files[option])

@@ -152,8 +152,8 @@ def registering_from(origin: str, revision: str) -> Iterator[None]:
 
 
 def components(group: str) -> dict[str, Component]:
-    """All registered components of a group, by name."""
-    return dict(_registry[group])
+    """All registered components of a group, by name; {} of one whose options are config alone."""
+    return dict(_registry.get(group, {}))
 
 
 def lookup(group: str, name: str) -> Component:
