@@ -11,12 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import (
-    ChoiceSweep,
-    Override,
-    OverrideType,
-    RangeSweep,
-)
+from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType, RangeSweep
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -75,9 +70,9 @@ def check_overrides(words: Sequence[str]) -> None:
         try:
             override = _parsed(word)
             key, value = override.key_or_group, override.value()
-            sweep = isinstance(value, ChoiceSweep | RangeSweep)
-            iterator = override.sweep_string_iterator() if sweep else iter([value])
-            values = list(islice(iterator, MOST_RUNS + 1))
+            values = [value]
+            if isinstance(value, ChoiceSweep | RangeSweep):
+                values = list(islice(override.sweep_string_iterator(), MOST_RUNS + 1))
         except OverrideParseException:
             continue  # refused where it is composed
         except (ValueError, RecursionError) as error:
@@ -175,7 +170,7 @@ def _with_values(words: Sequence[str], merged: Callable[..., DictConfig]) -> Dic
         return merged(*words)
     config = deepcopy(merged(*filter(_chooses, words)))
     for override in values:
-        OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        OmegaConf.update(config, override.key_or_group, override.value())
     return config
 
 
@@ -198,9 +193,13 @@ def _is_plain(override: Override) -> bool:
     """Whether it sets one value, in whatever order it comes: adds and deletes nothing, and merges
     nothing.
     """
-    change = override.type == OverrideType.CHANGE and override.package is None
-    single = not override.is_sweep_override() and not isinstance(override.value(), dict)
-    return change and single and not override.is_hydra_override()
+    return (
+        override.type == OverrideType.CHANGE
+        and override.package is None
+        and not override.is_sweep_override()
+        and not override.is_hydra_override()
+        and not isinstance(override.value(), dict)
+    )
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -254,9 +253,12 @@ def _said(error: Exception) -> str:
         names = [str(name) for name in missing.parent_node if name not in ("hydra", "hints")]
         hint = nearest(str(missing.key), names) if names else "nothing is below a value"
         if missing.full_key == missing.key != "name":  # an option that was given without its group
-            parts = {name: missing.parent_node._get_node(name) for name in names}
-            inside = {name: one for name, one in parts.items() if isinstance(one, DictConfig)}
-            below = [f"{name}.{missing.key}" for name, one in inside.items() if missing.key in one]
+            nodes = ((name, missing.parent_node._get_node(name)) for name in names)
+            below = [
+                f"{name}.{missing.key}"
+                for name, one in nodes
+                if isinstance(one, DictConfig) and missing.key in one
+            ]
             hint = f"did you mean {' or '.join(below)}?" if below else hint
         return f"{missing.full_key}: unknown option; {hint}"
     message = " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).strip()

@@ -96,5 +96,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
     'choose from: a, b'
     """
     names = sorted(set(known))
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {close[0]}?" if close else f"choose from: {', '.join(names)}"

@@ -26,7 +26,7 @@ ID_DIGITS = 12
 
 def canonical_json(values: Any) -> str:
     """One text for equal values: sorted keys, no spaces, shortest float digits."""
-    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
 def text_of(value: Any) -> str:
