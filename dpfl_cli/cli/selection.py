@@ -42,12 +42,16 @@ def row_of(record: RunRecord) -> dict[str, Any]:
     every key of its config.
     """
     result = record.result
-    parts = {name: one for name, one in record.config.items() if isinstance(one, dict)}
+    config = record.config
     return {
         "run": record.id,
-        **settings_of(record.config),
-        **{group: preset_name(group, one) for group, one in parts.items() if "name" in one},
-        **flat(record.config),
+        **settings_of(config),
+        **{
+            group: preset_name(group, one)
+            for group, one in config.items()
+            if isinstance(one, dict) and "name" in one
+        },
+        **flat(config),
         **result["metrics"].get("last", {}),
         "epsilon": result["privacy"]["epsilon"],
         "delta": result["privacy"]["delta"],

@@ -12,14 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from dpfl_cli.cli.columns import aligned
-from dpfl_cli.cli.selection import (
-    CHOICES,
-    cell_of,
-    repetitions,
-    settings_of,
-    short_names,
-    varying,
-)
+from dpfl_cli.cli.selection import CHOICES, cell_of, repetitions, settings_of, short_names, varying
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN
 from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, RunRecord
 
@@ -52,7 +45,7 @@ def print_table(
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     longest = widths.index(max(widths))
     words = (cell_len(word) for row in cells for word in row[longest].split())
-    needed = sum(widths) - widths[longest] + max(words, default=0) + 3 * len(widths) + 1
+    needed = sum(widths) - widths[longest] + max(words) + 3 * len(widths) + 1
     if needed > console.width:
         folded = _folded((zip(columns, row, strict=True) for row in rows), console.width)
         console.out("\n".join([title, *folded] if title else folded))
@@ -149,12 +142,12 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
     for table in (rows, *([averages] if means and averages else [])):
         shown = [{name: row[name] for name in row if name not in common} for row in table]
         # not by rich, which takes 20 s for a table of 5,000 runs
-        cells = [*map(list, shown[:1]), *(list(row.values()) for row in shown)]
+        cells = [list(shown[0]), *(list(row.values()) for row in shown)]
         lines = aligned(cells)
-        if max(map(len, lines), default=0) > console.width:  # names of columns in several lines
+        if max(map(len, lines)) > console.width:  # names of columns in several lines
             names = (name.replace("_", "_ ").split() for name in cells[0])
             lines = aligned([*zip_longest(*names, fillvalue=""), *cells[1:]])
-        if max(map(len, lines), default=0) > console.width:
+        if max(map(len, lines)) > console.width:
             lines = _folded((row.items() for row in shown), console.width)
         console.out("\n".join([*lines, ""]))
     reports = [record.result["privacy"] for record in records]
@@ -242,12 +235,7 @@ def _caption(reports: Sequence[Report]) -> str:
     private = [report for report in reports if report["trust"] != "none"]
     if not private:
         return "no privacy"
-    forms = (
-        "per {unit}",
-        "{relation}",
-        "{trust} trust",
-        "{accountant} accountant",
-    )
+    forms = ("per {unit}", "{relation}", "{trust} trust", "{accountant} accountant")
     parts = ["/".join(sorted({form.format(**report) for report in private})) for form in forms]
     counts = [report["releases"] for report in private if report["releases"]] or [0]
     ends = " to ".join(map(str, sorted({min(counts), max(counts)})))
