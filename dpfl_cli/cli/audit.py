@@ -87,8 +87,8 @@ def _drawn(found: "Audit", bounds: dict[str, float], title: str) -> dict[str, by
 
     with canvas(6.4, 4.0) as (figure, axis):
         scores = [found.scores[~found.sides], found.scores[found.sides]]
-        look = {"histtype": "stepfilled", "alpha": 0.6, "color": COLOURS[:2]}
-        axis.hist(scores, 40, label=["one side", "other"], **look)
+        sides = ["one side", "other"]
+        axis.hist(scores, 40, label=sides, histtype="stepfilled", alpha=0.6, color=COLOURS[:2])
         axis.set(xlabel="the adversary's score", ylabel="runs")
         axis.legend(title="canary")
         best = max(bounds.values())

@@ -142,8 +142,7 @@ def _fetch(names: list[str], quiet: bool) -> None:
     failures = []
     console = wide_console()
     console.quiet = quiet
-    silent = quiet or not console.is_terminal
-    with shown.Progress(*BAR, console=console, disable=silent) as progress:
+    with shown.Progress(*BAR, console=console, disable=not console.is_terminal) as progress:
         for name in names:
             try:
                 if name in made:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from dpfl_cli.simulation.store import RunRecord, RunStore
 
 # What is read of a run first, which is left out where that is damaged.
 RESULT, ROWS, LEDGER = map(attrgetter, ("result", "rows", "ledger"))
-WHOLE = methodcaller("check")
+WHOLE = RunRecord.check
 # of an epsilon, in an export
 ABOUT = ("epsilon_target", "calibration", "unit", "relation", "releases", "accountant")
 FORMS = ("latex", "markdown", "csv")
@@ -57,8 +57,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parsers["list"].add_argument(
         "--sort", metavar="KEY", help="in its order; --sort=-KEY: reversed"
     )
-    for flag, what in (("--all", f"more than {LISTED} runs"), ("--json", "every key of every run")):
-        parsers["list"].add_argument(flag, action="store_true", help=what)
     for flag in ("--rows", "--cols"):
         parsers["table"].add_argument(
             flag, required=True, type=lambda text: text.split(","), metavar="KEY[,KEY]"
@@ -82,11 +80,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="whole finished runs, as a tar.xz; exit code 3: without damaged ones",
     )
-    for flag, what in (
-        ("--yes", "delete; without it only say what would be"),
-        ("--unfinished", "only checkpoints of interrupted runs"),
+    for name, flag, what in (
+        ("list", "--all", f"more than {LISTED} runs"),
+        ("list", "--json", "every key of every run"),
+        ("prune", "--yes", "delete; without it only say what would be"),
+        ("prune", "--unfinished", "only checkpoints of interrupted runs"),
     ):
-        parsers["prune"].add_argument(flag, action="store_true", help=what)
+        parsers[name].add_argument(flag, action="store_true", help=what)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -128,9 +128,8 @@ def _list(store: RunStore, args: argparse.Namespace) -> None:
     """Reads no more runs than are shown, unless what they hold decides which these are."""
     found = chosen(store, args.runs)
     content_decides = args.all or args.json or args.where or args.sort
-    read = found if content_decides else found[-LISTED:]
-    records = load(read, RESULT, named=bool(args.runs))
-    records = narrowed(records, args.where, args.sort)
+    read = load(found if content_decides else found[-LISTED:], RESULT, named=bool(args.runs))
+    records = narrowed(read, args.where, args.sort)
     count = len(records if content_decides else found)
     if args.json:
         print(json.dumps([row_of(record) for record in records], indent=2))
@@ -240,7 +239,7 @@ def _import(store: RunStore, args: argparse.Namespace) -> int:
         for run_id, became in taken:
             if became not in (TAKEN, KNOWN):
                 print(f"{run_id} {became}")
-        differ = differ or DIFFERS in counts
+        differ |= DIFFERS in counts
     return EXIT_DAMAGED if differ else 0
 
 
@@ -286,12 +285,16 @@ def _payload(records: list[RunRecord], ids: set[str], kind: str) -> bytes:
 
 def _prune(store: RunStore, args: argparse.Namespace) -> None:
     asked = args.runs or args.where
-    if args.unfinished and asked:
-        raise ConfigError("prune: --unfinished means all interrupted runs; drop the choice of runs")
-    if args.unfinished and store.partial.is_symlink():
-        raise ConfigError(f"{store.partial}: a link; prune deletes nothing outside {store.runs}")
-    if args.unfinished:  # others there are folders of running workers
-        ids = store.unfinished()
+    if args.unfinished:
+        if asked:
+            raise ConfigError(
+                "prune: --unfinished means all interrupted runs; drop the choice of runs"
+            )
+        if store.partial.is_symlink():
+            raise ConfigError(
+                f"{store.partial}: a link; prune deletes nothing outside {store.runs}"
+            )
+        ids = store.unfinished()  # others there are folders of running workers
     else:  # a damaged run can be deleted by name
         found = chosen(store, args.runs)
         if args.where:
