@@ -96,7 +96,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _wanted(store: RunStore, args: argparse.Namespace, needs: Needs) -> list[RunRecord]:
     """The runs that are asked for; says so where there are none."""
-    found = load(chosen(store, args.runs), needs, named=bool(args.runs))
+    found = load(chosen(store, args.runs), needs, args.runs)
     records = narrowed(found, args.where)
     if not records:
         _say_none(store, args)
@@ -128,7 +128,7 @@ def _list(store: RunStore, args: argparse.Namespace) -> None:
     """Reads no more runs than are shown, unless what they hold decides which these are."""
     found = chosen(store, args.runs)
     content_decides = args.all or args.json or args.where or args.sort
-    read = load(found if content_decides else found[-LISTED:], RESULT, named=bool(args.runs))
+    read = load(found if content_decides else found[-LISTED:], RESULT, args.runs)
     records = narrowed(read, args.where, args.sort)
     count = len(records if content_decides else found)
     if args.json:
@@ -198,7 +198,7 @@ def _export(store: RunStore, args: argparse.Namespace) -> int:
     kind = path.suffix.lower() if path else ".csv"
     if kind not in (".csv", ".json", ".parquet"):
         raise ConfigError(f"{path}: cannot be written as {kind}; write .csv, .json or .parquet")
-    found = load(chosen(store, args.runs), ROWS, named=bool(args.runs))
+    found = load(chosen(store, args.runs), ROWS, args.runs)
     ids = {record.id for record in narrowed(found, args.where)}
     if not ids:
         _say_none(store, args)
@@ -217,7 +217,7 @@ def _archive(store: RunStore, args: argparse.Namespace) -> int:
     if not path.name.endswith(".tar.xz"):
         raise ConfigError(f"{path}: an archive is a tar.xz; name it so, as runs.tar.xz")
     found = chosen(store, args.runs)
-    whole = load(found, WHOLE, named=bool(args.runs))
+    whole = load(found, WHOLE, args.runs)
     wanted = narrowed(whole, args.where)
     finished = [one for one in wanted if one.finished]
     if failed := len(wanted) - len(finished):
@@ -298,7 +298,7 @@ def _prune(store: RunStore, args: argparse.Namespace) -> None:
     else:  # a damaged run can be deleted by name
         found = chosen(store, args.runs)
         if args.where:
-            found = load(found, RESULT, named=bool(args.runs))
+            found = load(found, RESULT, args.runs)
         ids = [record.id for record in narrowed(found, args.where)]
         if ids and not asked:
             raise ConfigError(

@@ -69,11 +69,14 @@ def chosen(store: RunStore, names: Sequence[str]) -> list[RunRecord]:
     return [store.match(name) for name in named] if names else store.all()
 
 
-def load(found: Iterable[RunRecord], needs: Needs, named: bool = False) -> list[RunRecord]:
+def load(found: Iterable[RunRecord], needs: Needs, named: Sequence[str] = ()) -> list[RunRecord]:
     """The runs of which the files that `needs` reads are whole.
 
     A damaged run is left out with a line on standard error; one that was asked for by name is an
     error.
+
+    Args:
+      named: the names that runs were asked for by, if any.
 
     Raises:
       StoreError: a named run is damaged.
