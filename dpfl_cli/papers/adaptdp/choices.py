@@ -164,9 +164,8 @@ LEVELS_AND_ORDERS = [
         every(ratio, "objective", **FEDAVG, level=LEVELS, within=0.3),
         "holds",
         note="with 100 dimensions, a round number near what the paper's losses suggest; it does "
-        "not say. The "
-        "margin is ours: an independent run before it was 22 % above. The spread over seeds that "
-        "the paper prints is 3 to 8 %",
+        "not say. The margin is ours: an independent run before it was 22 % above. The spread over "
+        "seeds that the paper prints is 3 to 8 %",
         readings={
             "within the paper's printed spread": every(
                 near_paper, "objective", **FEDAVG, level=LEVELS

@@ -5,16 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from dpfl_cli.papers.adaptdp import (
-    BOTH,
-    CLIPPED,
-    LAST,
-    NOT_SAID,
-    ON_T1,
-    QUANTILES,
-    losses,
-    private,
-)
+from dpfl_cli.papers.adaptdp import BOTH, CLIPPED, LAST, NOT_SAID, ON_T1, QUANTILES, losses, private
 from dpfl_cli.papers.adaptdp.choices import runs, table2
 from dpfl_cli.reproduction.api import (
     Artifact,

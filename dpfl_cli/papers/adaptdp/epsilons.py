@@ -189,10 +189,9 @@ eps_honest = Artifact(
             where=BEST,
             notes="As printed the theorem has terms that do not fall with the noise: on T1 no "
             "noise reaches an epsilon below 6.14 in the paper's way, which is why its column stays "
-            "there for targets 1 and 4; accountant.order=paper refuses such targets in one "
-            "line. The calibration here bounds a release by its price without a batch too, so "
-            "that it has an answer, with about ten times the noise that a tighter bound would "
-            "need.",
+            "there for targets 1 and 4; accountant.order=paper refuses such targets in one line. "
+            "The calibration here bounds a release by its price without a batch too, so that it "
+            "has an answer, with about ten times the noise that a tighter bound would need.",
         ),
     ],
     figures=[_bars("objective", "T1", "y"), _bars("loss", "T2")],

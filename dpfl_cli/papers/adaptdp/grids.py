@@ -289,9 +289,7 @@ table3 = Artifact(
             "and T4 30",
         ),
         Size(
-            3,
-            60,
-            f"all levels: T1 150 rounds, the others 100. T2 to T4 have {DECLARED}; {FRESHLY}",
+            3, 60, f"all levels: T1 150 rounds, the others 100. T2 to T4 have {DECLARED}; {FRESHLY}"
         ),
     ),
     runs=runs,
@@ -321,9 +319,8 @@ table3 = Artifact(
             ["best.eta", "best.cap"],
             notes="Printed as selected (step size, clip norm): T1 DP-FedAvg (0.3, 0.5) at all "
             "levels, AdaptDP (0.1, 1), (0.1, 3), (0.1, 3); T2 level 3 (0.03, 0.05) and (0.03, "
-            "0.1); T3 "
-            "level 3 (0.1, 0.1) and (0.3, 0.05); T4 level 3 (0.03, 0.1) and (0.3, 0.05). Some "
-            "of them are not the lowest loss of the paper's own Table 3.",
+            "0.1); T3 level 3 (0.1, 0.1) and (0.3, 0.05); T4 level 3 (0.03, 0.1) and (0.3, 0.05). "
+            "Some of them are not the lowest loss of the paper's own Table 3.",
         ),
         Table(
             "Epsilon at delta 1e-4 of the best cell's training; the search is not covered",

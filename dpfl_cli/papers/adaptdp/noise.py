@@ -4,14 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from dpfl_cli.papers.adaptdp import (
-    IMAGES,
-    LEVELS,
-    METHODS,
-    MISPRINT,
-    NOISE,
-    noise_of,
-)
+from dpfl_cli.papers.adaptdp import IMAGES, LEVELS, METHODS, MISPRINT, NOISE, noise_of
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -76,11 +69,7 @@ def runs(scale: Scale) -> Runs:
 
 
 def _priced(
-    cell: Where,
-    method: str,
-    source: str,
-    noise: Mapping[str, float],
-    overrides: Sequence[str] = (),
+    cell: Where, method: str, source: str, noise: Mapping[str, float], overrides: Sequence[str] = ()
 ) -> Run:
     records, rounds, steps = COUNTS[cell["task"]]
     values = {
@@ -310,9 +299,8 @@ table1 = Artifact(
             cells=["sigma", "sigma_C"],
             where=CALIBRATED,
             notes="A quarter of epsilon to either stream at the order 1 + ceil(2 ln(1/delta) / "
-            "epsilon), the other half to the conversion; batches of 100 records in both "
-            "streams (with all records in the radius's the second column would be 4 to 219 "
-            "times smaller).",
+            "epsilon), the other half to the conversion; batches of 100 records in both streams "
+            "(with all records in the radius's the second column would be 4 to 219 times smaller).",
         ),
         Table(
             "Corollary 1 (q = 1, tau = 1, 2 clients) at the paper's epsilons, beside the best rate "

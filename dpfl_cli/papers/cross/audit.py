@@ -131,7 +131,7 @@ audit = Artifact(
             ["method", "under", "target"],
             "measure",
             ["claim", "gaussian", "gaussian_share", "one_run", "threshold", "excess"],
-        ),
+        )
     ],
     figures=[
         Figure(

@@ -181,15 +181,7 @@ table1 = Artifact(
             "by no epsilon",
         ),
     ],
-    figures=[
-        Figure(
-            "bars",
-            "problem",
-            "order",
-            series="method",
-            log="y",
-        )
-    ],
+    figures=[Figure("bars", "problem", "order", series="method", log="y")],
     notes=[
         f"{OURS}; a start drawn from N(0, I); y* from the stationarity condition at x*.",
         "Orders have no constants: a bar says nothing about which method is the better one.",

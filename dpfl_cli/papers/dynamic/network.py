@@ -177,12 +177,7 @@ fig3 = Artifact(
             notes="the paper gives numbers in words only: about 70 % with 1000 and 1200 rounds. "
             "The clip norm of claims is chosen on records held out.",
         ),
-        Table(
-            "Final train loss",
-            ["clip_norm", "budget"],
-            "T",
-            "loss",
-        ),
+        Table("Final train loss", ["clip_norm", "budget"], "T", "loss"),
     ],
     figures=[Figure("lines", "round", "accuracy", series="T", panels=["clip_norm", "budget"])],
     notes=[

@@ -98,10 +98,7 @@ def _flat(*cells: Sample, most: float = 1.5) -> Comparisons:
 APART = "every seed's step chosen by the other seeds"
 FIGURE_1 = "section 5.1, Figure 1"
 TUNED_ZERO = "the best step for every T, from x0 = 0"
-OTHER_RUNS: Where = {
-    "records in file order": {"split": "order"},
-    TUNED_ZERO: BEST_STEP,
-}
+OTHER_RUNS: Where = {"records in file order": {"split": "order"}, TUNED_ZERO: BEST_STEP}
 DYNAMIC = {"method": "dynamic"}
 FEW = {**DYNAMIC, "T": (1000, 2000)}
 FIXED = {"split": "sorted", "tuned": "fixed"}
@@ -331,11 +328,10 @@ fig1 = Artifact(
     notes=[
         f"{OURS}; 2,000 records drawn at random and sorted by label, and beside them the first "
         "2,000 in file order, which are other records: what differs between the panels is not due "
-        "to the order alone; baselines with "
-        "the same step of the mean, the number of local steps, and a start drawn from N(0, I). "
-        "That start, the unit norms and "
-        "the step were chosen among several because the shapes that the paper describes come out; "
-        "with the start at 0 some do not (c2_zero).",
+        "to the order alone; baselines with the same step of the mean, the number of local steps, "
+        "and a start drawn from N(0, I). That start, the unit norms and the step were chosen among "
+        "several because the shapes that the paper describes come out; with the start at 0 some do "
+        "not (c2_zero).",
         "The paper tunes the parameters of all methods for the best performance (section 5.1), and "
         "says neither what came out nor whether they were tuned once or for every T: the first "
         "panels have one step for all T, which is not tuned, the last one the best for every T.",

@@ -73,10 +73,7 @@ NOTES = [TUNED, SETUP, NETWORK, SCAFFOLD, PRIVUNIT]
 
 
 def on_mnist(
-    labels: Where,
-    pair: Sequence[float],
-    values: Mapping[str, Any],
-    seeds: Sequence[int] = (),
+    labels: Where, pair: Sequence[float], values: Mapping[str, Any], seeds: Sequence[int] = ()
 ) -> Run:
     """A run on MNIST of the label "method", with the network of the label "dp"."""
     trust, method = labels["dp"], METHODS_ON_MNIST[labels["method"]]

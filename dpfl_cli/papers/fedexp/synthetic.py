@@ -98,10 +98,7 @@ NEAR = [
         note="the paper says close for large M; the margin and the smallest M are ours, set before "
         "any result: 35 %, as the noise of one draw with 1000 clients moves the step by about 25 % "
         "(29 % here)",
-        readings={
-            "within a factor 2": {"within": 1.0},
-            "with 10000 clients": {"clients": 10000},
-        },
+        readings={"within a factor 2": {"within": 1.0}, "with 10000 clients": {"clients": 10000}},
     ),
     Claim(
         "c2_shrinks",
@@ -152,8 +149,7 @@ fig1 = Artifact(
     "bias of its norm estimate does not shrink with them.",
     source="Figure 1; d = 100, local step 0.003, clip norm 0.3",
     sizes=sized(
-        Size(5, 0.3, "one round", full=True),
-        Size(FRESH, 1, f"one round; {FRESHLY.format(last=4)}"),
+        Size(5, 0.3, "one round", full=True), Size(FRESH, 1, f"one round; {FRESHLY.format(last=4)}")
     ),
     runs=first_rounds,
     measures={
@@ -288,18 +284,13 @@ fig2_left = Artifact(
     title="Distance to the optimum, synthetic linear regression",
     shows="Each client holds one record of a consistent linear system. DP-FedEXP extrapolates the "
     "server step and comes closer to the optimum than DP-FedAvg and DP-SCAFFOLD under the same "
-    "noise, in every trust model; the naive step, which takes the noise for signal, ends "
-    "farther away than it began. FedEXP without privacy, at the same step size, is the limit; "
-    "where its distance falls below 0.5 the figure cuts it off at the axis (the table has it "
-    "to the end).",
+    "noise, in every trust model; the naive step, which takes the noise for signal, ends farther "
+    "away than it began. FedEXP without privacy, at the same step size, is the limit; where its "
+    "distance falls below 0.5 the figure cuts it off at the axis (the table has it to the end).",
     source="Figure 2 (left); settings of Table 2",
     sizes=sized(
         Size(10, 0.3, "1000 clients and 50 rounds, as in the paper", full=True),
-        Size(
-            FRESH,
-            5,
-            f"1000 clients and 50 rounds, as in the paper; {FRESHLY.format(last=9)}",
-        ),
+        Size(FRESH, 5, f"1000 clients and 50 rounds, as in the paper; {FRESHLY.format(last=9)}"),
     ),
     runs=runs,
     measures={

@@ -295,10 +295,7 @@ def everywhere(
         prior,
         note="1.5 points: in the paper's Tables 8, 10 and 11 it varies by at most 1.3"
         f"{fedgd_varies}; every epsilon is every one that is run{counts and '; '}{counts}",
-        readings={
-            "by at most 4 points": {"within": 4},
-            "at epsilon 10 alone": {"eps": 10.0},
-        },
+        readings={"by at most 4 points": {"within": 4}, "at epsilon 10 alone": {"eps": 10.0}},
     )
     yield Claim(
         "second_order_falls",
@@ -320,10 +317,7 @@ def everywhere(
         over_clients(close, "FN_FC", 10.0, within=2.5),
         prior,
         note="2.5 points: in the paper's Tables 5, 8, 10 and 11 it varies by at most 2.2",
-        readings={
-            "by at most 5 points": {"within": 5},
-            "at every epsilon": {"eps": ...},
-        },
+        readings={"by at most 5 points": {"within": 5}, "at every epsilon": {"eps": ...}},
     )
     yield Claim(
         "scaffold_behind_high",

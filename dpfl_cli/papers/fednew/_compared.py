@@ -131,10 +131,7 @@ def compared(
         show={"origin": "source"},
         best=[Best(over, "selection", note=CHOSEN)],
         search=staged(
-            whole,
-            always,
-            keep=keep or (KEPT_OF_LONG if epsilons else KEPT),
-            beyond=beyond,
+            whole, always, keep=keep or (KEPT_OF_LONG if epsilons else KEPT), beyond=beyond
         ),
         tables=list(_tables(grids, curves)),
         figures=list(_figures(methods, targets, curves)),

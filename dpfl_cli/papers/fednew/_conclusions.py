@@ -172,10 +172,7 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             ahead(("FGD", method), "Scaf", by=1, high=0.2),
             "holds",
             note=WHOLE,
-            readings={
-                **WITH_SHARES,
-                "by any margin": {"by": 0},
-            },
+            readings={**WITH_SHARES, "by any margin": {"by": 0}},
         ),
         Claim(
             "slow_start",
@@ -183,10 +180,7 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             f"section 6.2, {figure}",
             early("FGD", "Scaf", low=0.0),
             note=f"rounds 5 to 20 are ours; {WHOLE}",
-            readings={
-                **WITH_SHARES,
-                **ROUND_5,
-            },
+            readings={**WITH_SHARES, **ROUND_5},
         ),
         outperforms(method, figure),
     ]

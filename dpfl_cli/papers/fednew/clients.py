@@ -88,10 +88,7 @@ def on_images(
     return compared(
         f"Table {number}",
         methods,
-        {
-            "quick": dealt(preset, [fewest, 100], quick),
-            "paper": dealt(preset, many, paper),
-        },
+        {"quick": dealt(preset, [fewest, 100], quick), "paper": dealt(preset, many, paper)},
         notes_of_sizes,
         minutes,
         notes=[FEATURES],
@@ -155,10 +152,7 @@ table4 = on_images(
             "and DP-SCAFFOLD",
             "section 6.4, Table 4",
             ahead("FFC", ("FN", "FN_FC", "FGD", "Scaf"), low=0.7),
-            readings={
-                **HALF_A_POINT,
-                SMALL_STEP: {"other": ("FN", "FN_FC", SLOW, "Scaf")},
-            },
+            readings={**HALF_A_POINT, SMALL_STEP: {"other": ("FN", "FN_FC", SLOW, "Scaf")}},
         ),
     ],
 )
@@ -252,10 +246,7 @@ AHEAD = "from epsilon 1 on DP-FedNew is more than one point ahead of DP-FedGD"
 table8 = compared(
     "Table 8",
     BOTH,
-    {
-        "quick": dealt("adult", (10, 100, 500), {}),
-        "paper": dealt("adult", (10, 100, 250, 500), {}),
-    },
+    {"quick": dealt("adult", (10, 100, 500), {}), "paper": dealt("adult", (10, 100, 250, 500), {})},
     (
         "all records and 70 rounds; a scaled-down search, 2 epsilons, 3 numbers of clients",
         "9 epsilons, 4 numbers of clients; a staged search",
@@ -264,10 +255,9 @@ table8 = compared(
     points=partial(search, steps=SERVER_STEPS[1:5]),
     title="Test accuracy on Adult after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on Adult, dealt at "
-    "random to 10 to 500 clients, each with the best point of its grid for every number of "
-    "clients and epsilon. That SCAFFOLD loses accuracy as clients are added depends on every "
-    "client adding the whole noise, which the paper's curves need and secure aggregation does "
-    "not.",
+    "random to 10 to 500 clients, each with the best point of its grid for every number of clients "
+    "and epsilon. That SCAFFOLD loses accuracy as clients are added depends on every client adding "
+    "the whole noise, which the paper's curves need and secure aggregation does not.",
     claims=[
         *everywhere("Table 8", BOTH),
         outperforms("FN", "Table 8"),

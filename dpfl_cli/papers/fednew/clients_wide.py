@@ -16,32 +16,13 @@ from dpfl_cli.papers.fednew._claims import (
     gap,
     level_with,
 )
-from dpfl_cli.papers.fednew._search import (
-    HALF_WIDE,
-    OF_WIDE,
-    WIDE,
-    Point,
-    search_of_wide,
-)
+from dpfl_cli.papers.fednew._search import HALF_WIDE, OF_WIDE, WIDE, Point, search_of_wide
 from dpfl_cli.papers.fednew.clients import ONE, on_images
-from dpfl_cli.reproduction.api import (
-    Artifact,
-    Claim,
-    Comparisons,
-    Rows,
-    claim,
-    every,
-)
+from dpfl_cli.reproduction.api import Artifact, Claim, Comparisons, Rows, claim, every
 
 
 def wide(
-    number: int,
-    data: str,
-    preset: str,
-    fewest: int,
-    more: str,
-    *own: Claim,
-    high_falls: str = "",
+    number: int, data: str, preset: str, fewest: int, more: str, *own: Claim, high_falls: str = ""
 ) -> Artifact:
     """A table of one layer over the wide features of some images; `high_falls`: see
     `everywhere`.
@@ -92,11 +73,7 @@ OTHER_MARGINS = {"to within 3 points": {"by": -3}, **BESIDE_SLOW}
 
 
 table9 = wide(
-    9,
-    "CIFAR-10",
-    "cifar10",
-    20,
-    "The paper's numbers are lost; what it says of them is tested.",
+    9, "CIFAR-10", "cifar10", 20, "The paper's numbers are lost; what it says of them is tested."
 )
 table10 = wide(
     10,
@@ -111,10 +88,7 @@ table10 = wide(
         ahead("FFC", ("FN_FC", "FGD", "Scaf"), low=2.0),
         note="2 is what the paper's table has, section 6.4 says from 0.7 on; of the epsilons from "
         "2 on 8 and 10 are run, of the numbers of clients 20 and 500",
-        readings={
-            **HALF_A_POINT,
-            SMALL_STEP: {"other": ("FN_FC", SLOW, "Scaf")},
-        },
+        readings={**HALF_A_POINT, SMALL_STEP: {"other": ("FN_FC", SLOW, "Scaf")}},
     ),
     Claim(
         "level_low",
@@ -124,10 +98,7 @@ table10 = wide(
             close, "accuracy", "method", best=True, method=ONE[:3], eps=0.1, clients=..., within=2
         ),
         note="in the paper's own table they are within 0.8 points",
-        readings={
-            **FOUR_POINTS,
-            "DP-FedNew-FC and DP-FedFC alone": {"method": ("FN_FC", "FFC")},
-        },
+        readings={**FOUR_POINTS, "DP-FedNew-FC and DP-FedFC alone": {"method": ("FN_FC", "FFC")}},
     ),
     claim(
         "section 6.2, Table 10",

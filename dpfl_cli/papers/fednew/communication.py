@@ -144,10 +144,9 @@ table3 = Artifact(
     title="Uplink communication and second-order information",
     shows="Floats that one client sends in 2 rounds (uplink only), counted as the runs send them, "
     "and whether a method uses curvature. DP-FedNew, DP-FedNew-FC and DP-FedGD send a model a "
-    "round; DP-FedFC sends a covariance first, and at client level the server sends its "
-    "d_x (d_x + 1) / 2 floats down once more, which are not counted here. The paper counts two "
-    "models a round for DP-SCAFFOLD; here it sends one, because the control follows from the "
-    "update.",
+    "round; DP-FedFC sends a covariance first, and at client level the server sends its d_x (d_x + "
+    "1) / 2 floats down once more, which are not counted here. The paper counts two models a round "
+    "for DP-SCAFFOLD; here it sends one, because the control follows from the update.",
     source="Table 3",
     sizes=sized(
         Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each", full=True),
@@ -156,9 +155,7 @@ table3 = Artifact(
     runs=table3_runs,
     measures={
         "floats": Metric(
-            "communication.uplink_floats",
-            decimals=0,
-            title="floats a client sends in 2 rounds",
+            "communication.uplink_floats", decimals=0, title="floats a client sends in 2 rounds"
         ),
         "curvature": Metric("communication.uses_curvature", title="uses curvature"),
         "dimension": Fact("dimension", decimals=0, title="parameters"),
@@ -169,18 +166,10 @@ table3 = Artifact(
             title="models a client sends in 2 rounds",
         ),
         "extra": Derived(
-            extra,
-            ["level", "size"],
-            decimals=1,
-            title="rounds that DP-FedFC's covariance costs",
+            extra, ["level", "size"], decimals=1, title="rounds that DP-FedFC's covariance costs"
         ),
     },
-    titles={
-        "size": "layer",
-        "adult": "123 x 2",
-        "narrow": "64 x 10",
-        "wide": "2048 x 10",
-    },
+    titles={"size": "layer", "adult": "123 x 2", "narrow": "64 x 10", "wide": "2048 x 10"},
     tables=[
         by_method("Floats that a client sends in 2 rounds", cells="floats"),
         by_method("In models", cells="models"),

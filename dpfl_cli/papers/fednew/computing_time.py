@@ -286,15 +286,7 @@ fig4 = Artifact(
             "where a method computes in compiled kernels alone, whose operations are not counted",
         ),
     ],
-    figures=[
-        Figure(
-            "lines",
-            "share",
-            "curve",
-            series="method",
-            panels=["task", "eps"],
-        )
-    ],
+    figures=[Figure("lines", "share", "curve", series="method", panels=["task", "eps"])],
     notes=[
         "Every run is alone on the machine, one after another, and anew whenever the artifact is "
         "made; evaluation is not in the times.",

@@ -51,10 +51,7 @@ OWN = {
     "algorithm.server_lr": 1.0,
     "evaluation.final_window": 5,  # nothing is chosen by it here
 }
-SMALLER: Mapping[str, Values] = {
-    "quick": SMALL,
-    "paper": {"evaluation.rounds": [*ROUNDS]},
-}
+SMALLER: Mapping[str, Values] = {"quick": SMALL, "paper": {"evaluation.rounds": [*ROUNDS]}}
 
 # --- claims -----------------------------------------------------------------------------------
 
@@ -174,12 +171,7 @@ def pairs_of(
                 ["curve", "best.alpha", "best.rho", "curvature"],
                 where=BEST_THREE,
             ),
-            Table(
-                "Test accuracy (%) after round 70",
-                ["clients", "alpha"],
-                "rho",
-                "accuracy",
-            ),
+            Table("Test accuracy (%) after round 70", ["clients", "alpha"], "rho", "accuracy"),
         ],
         figures=[Figure("heatmap", "rho", y="alpha", measures="accuracy", panels="clients")],
         claims=[

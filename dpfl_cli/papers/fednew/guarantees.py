@@ -155,10 +155,7 @@ extra_privacy = Artifact(
             "attack.claimed", decimals=3, title="claimed epsilon", where={"level": "client"}
         ),
         "exact": Fact(
-            "attack.exact",
-            decimals=2,
-            title="epsilon on the worst data",
-            where={"level": "client"},
+            "attack.exact", decimals=2, title="epsilon on the worst data", where={"level": "client"}
         ),
         "factor": Fact("attack.factor", decimals=2, title="factor on what is claimed to move"),
         "shares": Fact(

@@ -219,10 +219,9 @@ fig2 = compared(
     epsilons=OF_DIFFERING,
     title="Test accuracy against rounds, record level, clients that differ",
     shows="On federated EMNIST each of 500 clients holds one class or two, and every one of 47 "
-    "clients one; on Synthetic(5, 5) every client has a rule and a centre of its own. "
-    "DP-FedNew-FC (EMNIST) and DP-FedNew (synthetic) beside DP-FedGD and DP-SCAFFOLD, each at "
-    "the best point of its grid. How the methods compare depends on the step that DP-FedGD may "
-    "take.",
+    "clients one; on Synthetic(5, 5) every client has a rule and a centre of its own. DP-FedNew-FC "
+    "(EMNIST) and DP-FedNew (synthetic) beside DP-FedGD and DP-SCAFFOLD, each at the best point of "
+    "its grid. How the methods compare depends on the step that DP-FedGD may take.",
     claims=[
         *(one for reading in READINGS for one in on_emnist(*reading)),
         Claim(

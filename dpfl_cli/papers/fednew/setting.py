@@ -348,10 +348,9 @@ table7 = Artifact(
     id="table7",
     title="Grids of the searches at record level, and at client level",
     shows="The values that searches choose from, at scale=paper with those that they take beyond "
-    "this project's grid. The paper's table is lost: the damping and penalty "
-    "of DP-FedNew are known from its Tables 6 and 12, what was tuned from its text, and the "
-    "rest is this project's proposal. What second-order methods gain depends on how far "
-    "DP-FedGD's server step goes.",
+    "this project's grid. The paper's table is lost: the damping and penalty of DP-FedNew are "
+    "known from its Tables 6 and 12, what was tuned from its text, and the rest is this project's "
+    "proposal. What second-order methods gain depends on how far DP-FedGD's server step goes.",
     source="Table 7 (lost), Tables 6 and 12",
     sizes=untrained(minutes=0.1),
     runs=table7_runs,

@@ -39,18 +39,8 @@ from dpfl_cli.papers.fednew._search import (
     Tasks,
     search_of_clients,
 )
-from dpfl_cli.papers.fednew.record_level import (
-    READINGS,
-    TESTED,
-    TWO_READINGS,
-    differing,
-)
-from dpfl_cli.reproduction.api import (
-    Artifact,
-    Claim,
-    below,
-    every,
-)
+from dpfl_cli.papers.fednew.record_level import READINGS, TESTED, TWO_READINGS, differing
+from dpfl_cli.reproduction.api import Artifact, Claim, below, every
 
 at_user_level = partial(compared, points=search_of_clients, level=USER_LEVEL, keep=3)
 GUARANTEES = (
@@ -187,13 +177,7 @@ NOISE = Claim(
     "rounds, at no epsilon",
     "ours",
     every(
-        below,
-        "accuracy",
-        task={*FEDERATED_47},
-        eps=...,
-        method=DIFFERENT[2:],
-        best=True,
-        right=10,
+        below, "accuracy", task={*FEDERATED_47}, eps=..., method=DIFFERENT[2:], best=True, right=10
     ),
     note="guessing is right on 2.1 %; the noise of a mean of 47 clients has a standard deviation "
     "of C sigma / 47 in each of 4700 coordinates, what a client sends at most the norm C in all",
@@ -345,10 +329,7 @@ def beside_fedfc(
                 early(method, "FFC"),
                 note="the text has it of the first-order methods (section 6.2), not of DP-FedFC; "
                 "the curves of this figure are lost",
-                readings={
-                    "without duals": {"who": without},
-                    **ROUND_5,
-                },
+                readings={"without duals": {"who": without}, **ROUND_5},
             ),
             Claim(
                 "fedfc_no_duals",

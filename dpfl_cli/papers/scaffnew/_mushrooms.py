@@ -29,10 +29,7 @@ from dpfl_cli.reproduction.api import (
 )
 
 DIVISORS = tuple(number for number in range(1, 481) if 480 % number == 0)
-STEPS = {
-    "quick": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 60),
-    "paper": DIVISORS,
-}
+STEPS = {"quick": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 60), "paper": DIVISORS}
 LOWEST = "lowest f(x_T) - f*"
 V = 9.4e-9  # makes the argument of T*'s logarithm 500 at epsilon 3.3 and clip norm 10
 PROVED = ("dp=ldp", "dp.relation=zero_out", "dp.delta=1e-5", "dp.calibration=zcdp", "dp.epsilon=1")

@@ -6,12 +6,7 @@ from math import nan
 from statistics import correlation
 
 from dpfl_cli.papers.scaffnew import WORDS
-from dpfl_cli.reproduction.api import (
-    Rows,
-    Run,
-    Scale,
-    Where,
-)
+from dpfl_cli.reproduction.api import Rows, Run, Scale, Where
 
 METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_scheduled"}
 EPSILONS = (0.5, 1.0, 2.0, 3.3)  # nominal
@@ -171,20 +166,18 @@ NOTES = (
     "with dataset=femnist, reddit, fed_ixi or messidor takes their place.",
 )
 SMALLER: Mapping[Scale, str] = {
-    "quick": "Networks are small and T is 20 to 80 times smaller than in the paper, so "
-    "learning rates are larger (0.05, 0.1, 5, 0.5 and 0.05), the same for all methods and "
-    "chosen on runs without noise. DP-ScaffNew without noise is at the edge of what it bears: "
-    "its step must stay below 1/L where gradient descent bears 2/L. On the FEMNIST stand-in "
-    "with 3 local steps it diverges for two of three other seeds. The hospitals have three "
-    "numbers of local steps, of which one is inside, and on the Messidor stand-in nothing is "
-    "learned in 20 iterations.",
+    "quick": "Networks are small and T is 20 to 80 times smaller than in the paper, so learning "
+    "rates are larger (0.05, 0.1, 5, 0.5 and 0.05), the same for all methods and chosen on runs "
+    "without noise. DP-ScaffNew without noise is at the edge of what it bears: its step must stay "
+    "below 1/L where gradient descent bears 2/L. On the FEMNIST stand-in with 3 local steps it "
+    "diverges for two of three other seeds. The hospitals have three numbers of local steps, of "
+    "which one is inside, and on the Messidor stand-in nothing is learned in 20 iterations.",
     "paper": "Of CIFAR-10 and the stand-ins of FEMNIST, Reddit, Fed-IXI and Messidor, in this "
-    "order: T is 500, 120, 120, 20 and 500, batches have 16, 8, 8, 1 and 4 records, and "
-    "learning rates are 0.05, 0.1, 5, 0.5 and 0.3, larger than the paper's for T is smaller "
-    "(but on Messidor), the same for all methods and (but Messidor's) chosen at quick on runs "
-    "without noise. "
-    "Networks are small, Reddit's an LSTM of width 32 on 200 words, Fed-IXI's volumes are of "
-    "16 x 20 x 16. Of the divisors of T some are tried, and of the paper's four nominal "
+    "order: T is 500, 120, 120, 20 and 500, batches have 16, 8, 8, 1 and 4 records, and learning "
+    "rates are 0.05, 0.1, 5, 0.5 and 0.3, larger than the paper's for T is smaller (but on "
+    "Messidor), the same for all methods and (but Messidor's) chosen at quick on runs without "
+    "noise. Networks are small, Reddit's an LSTM of width 32 on 200 words, Fed-IXI's volumes are "
+    "of 16 x 20 x 16. Of the divisors of T some are tried, and of the paper's four nominal "
     "epsilons 0.5 and 3.3. DP-ScaffNew without noise is at the edge of what it bears: its step "
     "must stay below 1/L where gradient descent bears 2/L. On the FEMNIST stand-in with a few "
     "local steps some seeds learn nothing (c1_none_femnist).",

@@ -101,15 +101,7 @@ def _claims() -> Iterator[Claim]:
         "on CIFAR-10 at C = 10, at nominal epsilon 3.3 and the best local steps of those run, both "
         "methods are within 5 points of the best error without noise",
         first,
-        every(
-            close,
-            "error",
-            "eps",
-            **both,
-            best=True,
-            eps=(3.3, NONE),
-            points=5,
-        ),
+        every(close, "error", "eps", **both, best=True, eps=(3.3, NONE), points=5),
         "holds",
         note=f"{NO_TIME}; v = 8/m^2, not chosen on results (scaffnew/extra_nominal); {SAME_SEEDS}",
         readings={"within 10 points": {"points": 10}},

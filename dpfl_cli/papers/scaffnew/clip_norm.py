@@ -281,10 +281,7 @@ fig5 = Artifact(
             "has its own fit here; in the figure one is drawn through the means over seeds.",
         ),
         Table(
-            "Change of the error over C at nominal epsilon 3.3 (points)",
-            "task",
-            "method",
-            "change",
+            "Change of the error over C at nominal epsilon 3.3 (points)", "task", "method", "change"
         ),
         Table(
             "Best local steps, and the test error (%) there",
@@ -293,12 +290,7 @@ fig5 = Artifact(
             ["best.tau", "error"],
             where={"best": True},
         ),
-        Table(
-            "Epsilon of the ledger at these points",
-            ["task", "method"],
-            ["C", "eps"],
-            "honest",
-        ),
+        Table("Epsilon of the ledger at these points", ["task", "method"], ["C", "eps"], "honest"),
     ],
     figures=[
         *(

@@ -131,17 +131,12 @@ fig11 = Artifact(
         ),
         "loss": Metric("watched_train_loss", "series", decimals=4, title="train loss of client 1"),
         "last_loss": Metric(
-            "watched_train_loss",
-            "last",
-            decimals=4,
-            title="train loss of client 1 at the end",
+            "watched_train_loss", "last", decimals=4, title="train loss of client 1 at the end"
         ),
         "longest": Metric("watched_norm", "max", title="longest update of client 1"),
         "communications": Metric("communications", "series", decimals=0, title="communications"),
         "later": Derived(
-            _later,
-            ["task", "method", "clipping"],
-            title="longest from the fifth communication on",
+            _later, ["task", "method", "clipping"], title="longest from the fifth communication on"
         ),
     },
     titles={

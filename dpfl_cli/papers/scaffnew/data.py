@@ -129,10 +129,7 @@ table1 = Artifact(
         "dimension": _fact("dimension", "parameters d"),
         "clip": _fact("algorithm.clip_norm", "clip norm C", LEVELS),
     },
-    titles={
-        **WORDS,
-        "level": "clip norm",
-    },
+    titles={**WORDS, "level": "clip norm"},
     tables=[
         Table(
             "The data",

@@ -278,12 +278,7 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
                 "error",
             ),
             Table("Train loss", [*CURVES, "tau"], "T", "loss"),
-            Table(
-                "Best number of iterations",
-                ["task", "method"],
-                "eps",
-                ["best_T", "lowest"],
-            ),
+            Table("Best number of iterations", ["task", "method"], "eps", ["best_T", "lowest"]),
             Table("Epsilon of the ledger", CURVES, "T", "honest"),
         ],
         figures=[Figure("lines", "T", measure, series="eps", panels=panels) for measure in drawn],

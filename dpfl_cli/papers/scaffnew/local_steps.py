@@ -65,10 +65,7 @@ def tried(scale: Scale, task: str) -> tuple[int, ...]:
 
 
 def over_steps(
-    scale: Scale,
-    tasks: Iterable[str],
-    targets: Sequence[float | str],
-    clip_norms: Sequence[float],
+    scale: Scale, tasks: Iterable[str], targets: Sequence[float | str], clip_norms: Sequence[float]
 ) -> Runs:
     """Without noise nothing is clipped: one run for all clip norms."""
     for task in tasks:

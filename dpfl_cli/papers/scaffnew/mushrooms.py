@@ -30,10 +30,7 @@ from dpfl_cli.reproduction.api import (
     sized,
 )
 
-STEPS = {
-    "quick": (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 30, 40, 60, 120, 480),
-    "paper": DIVISORS,
-}
+STEPS = {"quick": (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 30, 40, 60, 120, 480), "paper": DIVISORS}
 ITERATIONS = {
     "quick": (80, 120, 160, 200, 220, 250, 270, 320, 400, 500, 620, 800, 1000),
     "paper": (
@@ -96,11 +93,7 @@ fig12 = Artifact(
         "suboptimality": gap(sweep=["steps", "iterations"]),
         "curve": Metric("suboptimality", "series", title="f(x) - f*", where={"sweep": "none"}),
         "clipped": Metric(
-            "clipped_fraction",
-            "last",
-            summary="max",
-            title="share of updates clipped",
-            where=NOISY,
+            "clipped_fraction", "last", summary="max", title="share of updates clipped", where=NOISY
         ),
         "length": Metric(
             "longest_update", "last", summary="max", title="longest update", where=NOISY
@@ -184,14 +177,7 @@ fig12 = Artifact(
             "(b) Best number of iterations of DP-ScaffNew at p*, beside T*",
             ["coins", "eps"],
             "measure",
-            [
-                "best.T",
-                "advised",
-                "chance",
-                "advised_rounds",
-                "suboptimality",
-                "spent",
-            ],
+            ["best.T", "advised", "chance", "advised_rounds", "suboptimality", "spent"],
             where={"best": True, "coins": [*COINS, *OTHERS]},
         ),
         Table("The best number of iterations over T*", "coins", "eps", "time_ratio"),

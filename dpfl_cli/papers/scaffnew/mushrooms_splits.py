@@ -104,10 +104,7 @@ fig12_splits = Artifact(
             inside(problem="random100", method=METHODS, eps=(0.5, 1.0)),
             "fails",
             note="where clients are alike local steps cost next to nothing",
-            readings={
-                "DP-ScaffNew alone": {"method": "ScaffNew"},
-                "at epsilon 3.3": {"eps": 3.3},
-            },
+            readings={"DP-ScaffNew alone": {"method": "ScaffNew"}, "at epsilon 3.3": {"eps": 3.3}},
         ),
         Claim(
             "c2",
@@ -141,10 +138,7 @@ fig12_splits = Artifact(
             in_factor(free=5, problem="file25"),
             "fails",
             note="the factor is ours",
-            readings={
-                "within a factor of 2": {"near": 2},
-                "within a factor of 5": {"near": 5},
-            },
+            readings={"within a factor of 2": {"near": 2}, "within a factor of 5": {"near": 5}},
         ),
         Claim(
             "c10",

@@ -5,13 +5,7 @@ from itertools import product
 from math import log10, sqrt
 from statistics import fmean, variance
 
-from dpfl_cli.papers.scaffnew._mushrooms import (
-    STEPS,
-    best_steps,
-    gap,
-    lowest,
-    on_mushrooms,
-)
+from dpfl_cli.papers.scaffnew._mushrooms import STEPS, best_steps, gap, lowest, on_mushrooms
 from dpfl_cli.papers.scaffnew._tasks import (
     EPSILONS,
     METHODS,
@@ -210,10 +204,7 @@ scaling = Artifact(
             "longest_update", "last", summary="max", title="longest update", where=GRID
         ),
         "advised": Fact(
-            "theory.iterations",
-            decimals=0,
-            title="T*",
-            where={**CHOSEN, "method": "ScaffNew"},
+            "theory.iterations", decimals=0, title="T*", where={**CHOSEN, "method": "ScaffNew"}
         ),
         "of_best": Fact(
             lambda fact: fact("algorithm.clip_norm") / fact("dp.epsilon"), where=CHOSEN
@@ -233,11 +224,7 @@ scaling = Artifact(
         "all_linear": _fit(float, "R^2 of a line in C / epsilon, all 16", every=True),
         "all_root": _fit(sqrt, "R^2 of a line in its root, all 16", every=True),
         "growth": Derived(
-            _growth,
-            "method",
-            decimals=2,
-            title="power of C between 10 and 100",
-            where=GRID,
+            _growth, "method", decimals=2, title="power of C between 10 and 100", where=GRID
         ),
         "spent": Price(where=CHOSEN),
     },
@@ -251,12 +238,7 @@ scaling = Artifact(
             ["best.tau", "advised", "spent"],
             where=CHOSEN,
         ),
-        Table(
-            "Over the four targets",
-            ["method", "C"],
-            "measure",
-            ["mean_steps", "variance"],
-        ),
+        Table("Over the four targets", ["method", "C"], "measure", ["mean_steps", "variance"]),
         Table(
             "How it grows: least-squares lines with intercept, through the mean at 4 clip "
             "norms, and through all 16",
