@@ -21,7 +21,7 @@ from dpfl_cli.reproduction.api import (
     sized,
 )
 
-ROUNDS = {"quick": (1000, 3000, 5000), "paper": (1000, 2000, 3000, 4000, 5000)}
+ROUNDS = {"quick": (1000, 3000, 5000), "paper": range(1000, 6000, 1000)}
 
 
 def runs(scale: Scale, start: str) -> Runs:

@@ -34,7 +34,7 @@ from dpfl_cli.reproduction.api import (
 
 ROUNDS = {
     "quick": (1000, 2000, 3000, 5000, 8000),
-    "paper": (1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000),
+    "paper": range(1000, 9000, 1000),
 }
 METHODS = {
     "dynamic": ("algorithm=primal_dual", "algorithm.strong_convexity=0.1"),

@@ -108,11 +108,9 @@ EACH = {
     "Fashion-MNIST": {"fmnist", "fmnist_small"},
     "EMNIST's digits (MNIST stands in)": {"emnist"},
 }
-ON_EACH: dict[str, dict[str, Any]] = {
-    f"on {data} alone": {"task": tasks} for data, tasks in EACH.items()
-}
+ON_EACH = {f"on {data} alone": {"task": tasks} for data, tasks in EACH.items()}
 ON_IMAGES = {"on features of images": {"task": TASKS - {"adult"}}}
-SLOWER: dict[str, dict[str, Any]] = {
+SLOWER: Mapping[str, Point] = {
     "the final accuracy of DP-SCAFFOLD alone": {"others": [SCAFFOLD]},
     SMALL_STEP: {"others": [SLOW, SCAFFOLD]},
     **ON_EACH,

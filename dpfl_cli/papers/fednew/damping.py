@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
 from dpfl_cli.papers.fednew import FEATURES
 from dpfl_cli.papers.fednew._claims import close
@@ -66,7 +65,7 @@ def favourites(rows: Rows, rounds: Sequence[int]) -> list[tuple[float, float]]:
     return [rows.best("curve", "alpha", "rho", **at) for at in places(rows, rounds)]
 
 
-LAST_ROUNDS: dict[str, dict[str, Any]] = {
+LAST_ROUNDS: Mapping[str, Where] = {
     "from round 30 on": {"rounds": ROUNDS[2:]},
     "after round 70": {"rounds": ROUNDS[-1:]},
 }

@@ -1,6 +1,6 @@
 """Figure 12: the best number of local steps and of iterations on mushrooms (appendix D)."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from dpfl_cli.papers.scaffnew._mushrooms import (
     CLAIMS,
@@ -26,6 +26,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Where,
     grid,
     sized,
 )
@@ -34,17 +35,17 @@ STEPS = {"quick": (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 30, 40, 60, 120, 480), 
 ITERATIONS = {
     "quick": (80, 120, 160, 200, 220, 250, 270, 320, 400, 500, 620, 800, 1000),
     "paper": (
-        *(80, 100, 120, 140, 160, 180, 200, 220, 250, 270, 300),
-        *(320, 360, 400, 450, 500, 560, 620, 700, 800, 1000),
+        *range(80, 240, 20),
+        *(250, 270, 300, 320, 360, 400, 450, 500, 560, 620, 700, 800, 1000),
     ),
 }
-COINS: dict[str, dict[str, Any]] = {
+COINS: Mapping[str, Where] = {
     "deterministic": {},
     "bernoulli": {"algorithm.schedule": "bernoulli"},
     "bernoulli_end": {"algorithm.schedule": "bernoulli", "algorithm.final_release": True},
 }
 # (b) at scale=paper on other problems too, for readings of c9_precise; step size 1 / L
-OTHERS: dict[str, dict[str, Any]] = {
+OTHERS: Mapping[str, Where] = {
     "tenth_v": {"dp.v": V / 10},
     "clients20": {"partitioner.clients": 20, "algorithm.local_lr": 0.2547498},
     "condition25": {**PROBLEMS["file25"], "algorithm.local_steps": 5},

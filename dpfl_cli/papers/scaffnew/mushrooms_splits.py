@@ -1,7 +1,7 @@
 """Figure 12 on other problems: records by label or at random, a smaller condition number; ours."""
 
+from collections.abc import Mapping
 from math import inf
-from typing import Any
 
 from dpfl_cli.papers.scaffnew._mushrooms import (
     STEPS,
@@ -17,9 +17,20 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     on_mushrooms,
 )
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE
-from dpfl_cli.reproduction.api import Artifact, Claim, Price, Runs, Scale, Size, Table, grid, sized
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Claim,
+    Price,
+    Runs,
+    Scale,
+    Size,
+    Table,
+    Where,
+    grid,
+    sized,
+)
 
-PROBLEMS: dict[str, dict[str, Any]] = {  # step: 1 / L
+PROBLEMS: Mapping[str, Where] = {  # step: 1 / L
     "label100": {"dataset.order": "sorted", "algorithm.local_lr": 0.29920470},
     "file25": {"model.condition": 25, "algorithm.local_lr": 0.28224788},
     "random100": {"dataset.order": "shuffle", "algorithm.local_lr": 0.38092093},
