@@ -153,17 +153,19 @@ def _one_for_all(under: str) -> Claim:
     return Claim("one_for_all", "one method is the first in every cell", "ours", judge)
 
 
-def _league(name: str, grids: Grids, claims: Sequence[Claim], **own: Any) -> Artifact:
-    trusts, setting = own.pop("trusts"), own.pop("setting")
+def _league(
+    name: str,
+    grids: Grids,
+    trusts: Sequence[str],
+    setting: Where,
+    claims: Sequence[Claim],
+    **own: Any,
+) -> Artifact:
     over = [one for one in OVER if any(one in labels for labels in grids.values())]
     known = {*COMMON, *trusts, *grids, *over}
-
-    def runs(scale: Scale) -> Runs:
-        return _runs(scale, grids, trusts, setting)
-
     return Artifact(
         id=name,
-        runs=runs,
+        runs=lambda scale: _runs(scale, grids, trusts, setting),
         sizes=sized(
             Size(1, 1.5, "two tasks, 6,000 images, 9 points; one seed, which also chooses them"),
             Size(5, 40, "all records; a staged search", full=True),
@@ -273,6 +275,8 @@ WHERE_THEY_DIFFER = "under central DP, on images where clients differ, at both e
 league = _league(
     "league",
     CLIENTS,
+    ("cdp", "ldp"),
+    {"partitioner.clients": 500, "dp.unit": "client"},
     [
         _ahead(
             "adaptive",
@@ -332,8 +336,6 @@ league = _league(
     "grid (9 at scale=quick). The league ranks them in every cell of task and epsilon and takes "
     "the mean. All guarantees are proved.",
     source="methods of the papers, on Adult and on 64 features of Fashion-MNIST",
-    trusts=("cdp", "ldp"),
-    setting={"partitioner.clients": 500, "dp.unit": "client"},
     notes=[
         *SAME,
         "Secure aggregation gives what central DP gives, at the same noise, to the methods that it "
@@ -348,6 +350,8 @@ league = _league(
 league_records = _league(
     "league_records",
     RECORDS,
+    ("record",),
+    {"partitioner.clients": 20, "dp.unit": "record"},
     [
         _ahead(
             "adaptive",
@@ -382,8 +386,6 @@ league_records = _league(
     "each at the best of 64 points of a grid (9 at scale=quick). The league ranks them in every "
     "cell of task and epsilon and takes the mean. All guarantees are proved.",
     source="methods of the papers, on Adult and on 64 features of Fashion-MNIST",
-    trusts=("record",),
-    setting={"partitioner.clients": 20, "dp.unit": "record"},
     notes=[
         *SAME,
         "DP-FedAvg, DP-SCAFFOLD and AdaptDP take five noisy local steps a round, the others one. "
