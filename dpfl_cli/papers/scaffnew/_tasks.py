@@ -144,6 +144,7 @@ SAME_SEEDS = (
     "the best local steps are those of the lowest mean error over the seeds that judge them too"
 )
 OTHERS_CHOOSE = "the local steps of every seed chosen by the others"  # a reading
+SCAFFNEW_ALONE = {"DP-ScaffNew alone": {"method": "ScaffNew"}}  # another
 BY_SEED = "a claim of shape, judged seed by seed, all of at least five"
 TWO_MORE = (
     "with five seeds, 0 to 4: 3 and 4 were declared, before they were run, after a page whose "

@@ -18,6 +18,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     OF_NETWORKS,
     OTHERS_CHOOSE,
     SAME_SEEDS,
+    SCAFFNEW_ALONE,
     TASKS,
     ascends,
     fit_over_clip_norms,
@@ -124,7 +125,7 @@ def _at_one(one: Rows, cell: Where) -> bool:
 
 
 def _grows(task: str) -> Iterator[Claim]:
-    of: dict[str, Any] = {"task": task, "method": METHODS}
+    of: Where = {"task": task, "method": METHODS}
     yield Claim(
         f"c6_{task}",
         f"on {WORDS[task]} the best number of local steps, averaged over epsilon, grows with C, "
@@ -155,7 +156,7 @@ def _grows(task: str) -> Iterator[Claim]:
         note=SAME_SEEDS,
         readings={
             "by less than 6 points": {"right": 6},
-            "DP-ScaffNew alone": {"method": "ScaffNew"},
+            **SCAFFNEW_ALONE,
             OTHERS_CHOOSE: partial(_changes_by_others, task=task),
         },
     )

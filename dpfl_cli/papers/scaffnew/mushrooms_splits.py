@@ -16,7 +16,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     no_fall,
     on_mushrooms,
 )
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, SCAFFNEW_ALONE
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -103,10 +103,7 @@ fig12_splits = Artifact(
             "section 3.1, Observation 1",
             inside(problem=UNEQUAL, method=METHODS, eps=EPSILONS),
             "holds",
-            readings={
-                "at epsilon 0.5 and 1": {"eps": (0.5, 1.0)},
-                "DP-ScaffNew alone": {"method": "ScaffNew"},
-            },
+            readings={"at epsilon 0.5 and 1": {"eps": (0.5, 1.0)}, **SCAFFNEW_ALONE},
         ),
         Claim(
             "c1_random",
@@ -115,7 +112,7 @@ fig12_splits = Artifact(
             inside(problem="random100", method=METHODS, eps=(0.5, 1.0)),
             "fails",
             note="where clients are alike local steps cost next to nothing",
-            readings={"DP-ScaffNew alone": {"method": "ScaffNew"}, "at epsilon 3.3": {"eps": 3.3}},
+            readings={**SCAFFNEW_ALONE, "at epsilon 3.3": {"eps": 3.3}},
         ),
         Claim(
             "c2",

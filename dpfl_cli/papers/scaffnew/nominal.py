@@ -50,8 +50,8 @@ def _enough(rows: Rows) -> float:
 
 def _beside_none(compare: Compare, task: str, eps: float) -> Judge:
     """Of the errors of both methods and those without noise, each at its best local steps."""
-    cells = {"task": task, "method": METHODS, "eps": (eps, NONE), "best": True}
-    return every(compare, "error", "eps", **cells, points=10)
+    both = (eps, NONE)
+    return every(compare, "error", "eps", task=task, method=METHODS, eps=both, best=True, points=10)
 
 
 def _far(private: Sample, free: Sample, points: float) -> Comparison:
