@@ -1,8 +1,7 @@
 """Tables 5 and 6: MobileNet, and what adaptive clipping costs in time (appendices E.3, E.4)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, private, quotient
 from dpfl_cli.reproduction.api import (
@@ -19,6 +18,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Where,
     above,
     below,
     between,
@@ -29,8 +29,7 @@ from dpfl_cli.reproduction.api import (
 )
 
 PAIR = (0.3, 0.05)  # step size, clip norm
-Values = dict[str, Any]
-MOBILENET: dict[Scale, Values] = {
+MOBILENET: Mapping[Scale, Where] = {
     "quick": {
         "rounds": 3,
         "algorithm.local_steps": 3,

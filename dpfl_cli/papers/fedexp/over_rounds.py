@@ -64,14 +64,16 @@ def _on_the_way(measure: str, caption: str, *rounds: int) -> Table:
 
 
 def _early(trust: str, note: str = "") -> Claim:
-    judge = every(above, "early", "method", dp=trust, method=COMPARED)
-    text = "DP-FedEXP is ahead of DP-FedAvg on average over the first 20 rounds under "
-    note = "; ".join(filter(None, ["20 rounds are ours", note]))
-    source = "section 5, Figure 2 (right)"
-    return Claim(f"early_{trust}", text + WORDS[trust], source, judge, note=note)
+    return Claim(
+        f"early_{trust}",
+        f"DP-FedEXP is ahead of DP-FedAvg on average over the first 20 rounds under {WORDS[trust]}",
+        "section 5, Figure 2 (right)",
+        every(above, "early", "method", dp=trust, method=COMPARED),
+        note=f"20 rounds are ours{note}",
+    )
 
 
-NOT_BEST = "at the paper's pairs, which are not DP-FedAvg's best on this grid under local DP"
+NOT_BEST = "; at the paper's pairs, which are not DP-FedAvg's best on this grid under local DP"
 
 EARLY = [_early("cdp"), _early("ldp_privunit", NOT_BEST), _early("ldp", NOT_BEST)]
 
@@ -127,9 +129,13 @@ STEP: Mapping[str, Metric] = {  # 1 by definition where a method does not report
 
 
 def _falls(trust: str, how: str = "") -> Claim:
-    judge = every(below, ["late", "early"], method="FedEXP", dp=trust)
-    text = f"DP-FedEXP's step falls under {WORDS[trust]}{how}"
-    return Claim(f"c5_{trust}", text, "appendix G.2, Figure 3 (left)", judge, "holds")
+    return Claim(
+        f"c5_{trust}",
+        f"DP-FedEXP's step falls under {WORDS[trust]}{how}",
+        "appendix G.2, Figure 3 (left)",
+        every(below, ["late", "early"], method="FedEXP", dp=trust),
+        "holds",
+    )
 
 
 @claim("section 3, equations 6 and 7; appendix D.2, equation 8", "holds", invariant=True)
@@ -177,12 +183,11 @@ fig3_left = Artifact(
 
 
 def _ends(which: str, rounds: slice) -> Derived:
-    title = f"server step, mean of the {which} 5 rounds"
     return Derived(
         lambda rows: fmean(rows.values("step")[rounds]),
         ["dp", "method"],
         decimals=2,
-        title=title,
+        title=f"server step, mean of the {which} 5 rounds",
         scale="log",
     )
 

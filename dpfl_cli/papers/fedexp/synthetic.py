@@ -217,8 +217,14 @@ def _closer(
     id: str, text: str, methods: Sequence[str], trusts: Sequence[str] = TRUSTS, note: str = ""
 ) -> Claim:
     """The first of two methods ends closer to the optimum."""
-    judge = every(below, "final", "method", method=methods, dp=trusts)
-    return Claim(id, text, "section 5, Figure 2 (left)", judge, "holds", note=note)
+    return Claim(
+        id,
+        text,
+        "section 5, Figure 2 (left)",
+        every(below, "final", "method", method=methods, dp=trusts),
+        "holds",
+        note=note,
+    )
 
 
 ORDERS = [

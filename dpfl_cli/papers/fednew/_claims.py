@@ -231,8 +231,9 @@ def gap(place: str, note: str) -> list[Claim]:
 
 def over_clients(compare: Compare, methods: str | Sequence[str], eps: Any, **options: Any) -> Judge:
     """Of every method's accuracies with every number of clients, at some epsilon or all."""
-    of_each = {"best": True, "method": methods, "eps": eps, "clients": ...}
-    return every(compare, "accuracy", "clients", **of_each, **options)
+    return every(
+        compare, "accuracy", "clients", best=True, method=methods, eps=eps, clients=..., **options
+    )
 
 
 def from_fewest_to_most(*found: Sample, by: float) -> Comparison:

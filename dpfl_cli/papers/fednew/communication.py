@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
-from typing import Any
 
 from dpfl_cli.papers.fednew._search import COVARIANCE, RECORD_LEVEL, Methods
 from dpfl_cli.papers.fednew.setting import equal, private
@@ -24,6 +23,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Where,
     claim,
     every,
     exact,
@@ -60,7 +60,7 @@ def table3_runs(scale: Scale) -> Runs:
         )
 
 
-EVERYWHERE: dict[str, Any] = {"level": ..., "size": ...}
+EVERYWHERE: Where = {"level": ..., "size": ...}
 ONE_MODEL = Claim(
     "one_model",
     "DP-FedNew, DP-FedNew-FC and DP-FedGD send one model a round",

@@ -84,7 +84,7 @@ def soon(one: Rows, cell: Point, other: Point, time: str, share: float, at: Poin
     return until(one, other, cell) < share * one.value(time, method="FN", **at, **cell)
 
 
-EVERYWHERE: dict[str, Any] = {"task": ..., "eps": ...}
+EVERYWHERE: Point = {"task": ..., "eps": ...}
 
 
 def within(

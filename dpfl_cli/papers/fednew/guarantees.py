@@ -114,16 +114,23 @@ def _near(proved: Sample, claimed: Sample) -> Comparison:
 
 
 def cheap(level: str, without: str) -> Claim:
-    proved = {"variant": ("proved", "paper"), "level": level, "target": TARGETS}
-    text = (
+    return Claim(
+        f"utility_{level}",
         f"at {level} level accuracy without {without} is less than one point below that of paper "
-        "mode"
+        "mode",
+        "ours",
+        every(
+            _near,
+            "accuracy",
+            "variant",
+            variant=("proved", "paper"),
+            level=level,
+            target=TARGETS,
+        ),
+        "holds",
     )
-    judge = every(_near, "accuracy", "variant", **proved)
-    return Claim(f"utility_{level}", text, "ours", judge, "holds")
 
 
-OWN_OR_NONE = {"variant": ("own", "proved")}
 UTILITY = [
     cheap("client", "the dual"),
     cheap("record", "the dual and with projection"),
@@ -132,7 +139,15 @@ UTILITY = [
         "at client level and epsilon 1 a dual of a client's own direction is more than two points "
         "less accurate than none",
         "ours",
-        every(below, "accuracy", "variant", level="client", **OWN_OR_NONE, target=1.0, by=2),
+        every(
+            below,
+            "accuracy",
+            "variant",
+            level="client",
+            variant=("own", "proved"),
+            target=1.0,
+            by=2,
+        ),
     ),
 ]
 
