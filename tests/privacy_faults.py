@@ -213,14 +213,14 @@ MENDS = [
     Fault(
         "privacy 9: nobody says that noise is a function of the seed",
         "simulation/run_plan.py",
-        'items.append(SEEDED if self.dp.noise == "seeded" else SECRET)',
+        'yield SEEDED if self.dp.noise == "seeded" else SECRET',
         "pass",
         f"{ENDS}::test_secret_noise_is_of_no_seed_and_moves_no_other_id",
     ),
     Fault(
         "privacy 9: nobody says that floating-point noise is not covered",
         "simulation/run_plan.py",
-        'items.append("rounding of floating-point noise (Mironov 2012)")',
+        'yield "rounding of floating-point noise (Mironov 2012)"',
         "pass",
         f"{ENDS}::test_secret_noise_is_of_no_seed_and_moves_no_other_id",
     ),

@@ -32,9 +32,9 @@ def packed(records: Iterable[RunRecord]) -> bytes:
       StoreError: a run is damaged, or all are too large together.
     """
     members = [
-        (name, record.result["files"].get(name, ""), record)
+        (name, sha256, record)
         for record in records
-        for name in (*record.result["files"], RESULT)
+        for name, sha256 in {**record.result["files"], RESULT: ""}.items()
     ]
     # equal files side by side, and files of a kind, are small once compressed
     members.sort(key=lambda one: (one[0], one[1], one[2].id))

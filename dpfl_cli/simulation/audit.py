@@ -6,23 +6,23 @@ evaluated. What was found is kept as runs are, in `outputs/audits/<id>/{result.j
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id, stored_config
 from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.data.threads import slices
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.canaries import Canaries
 from dpfl_cli.simulation.grouping import fitting
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.memory import keep_freed_memory
 from dpfl_cli.simulation.results import origin, privacy_report
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import Options, Plan
 from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunRecord, RunStore, metrics_csv, sealed
 
@@ -76,7 +76,7 @@ def is_kept(plan: Plan, canaries: int, store: RunStore) -> bool:
     return store.whole(content_id(_identity(plan, canaries))) is not None
 
 
-def _identity(plan: Plan, canaries: int) -> Mapping[str, Any]:
+def _identity(plan: Plan, canaries: int) -> Options:
     return {**plan.identity, "audit": {"canaries": canaries, "revision": REVISION}}
 
 
@@ -93,15 +93,14 @@ def kept_audit(
     while True:
         with store.lock(run_id) as held:
             if held:
-                record = store.whole(run_id)
-                if record is None:
-                    files = _files(plan, identity, audit(plan, canaries, advance))
-                    record = store.publish(run_id, files)
+                record = store.whole(run_id) or store.publish(
+                    run_id, _files(plan, identity, audit(plan, canaries, advance))
+                )
                 return _read(record), record.folder
         time.sleep(1.0)  # another process makes it
 
 
-def _files(plan: Plan, identity: Mapping[str, Any], found: Audit) -> dict[str, bytes]:
+def _files(plan: Plan, identity: Options, found: Audit) -> dict[str, bytes]:
     report = {
         "id": content_id(identity),
         "config": stored_config({**plan.config, "audit": identity["audit"]}, identity),
@@ -149,8 +148,7 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
     seeds = draws.integers(2**63, size=len(sides)).tolist()
     size = min(fitting(plan), AT_ONCE)
     scores, gaussian = [], True
-    for start in range(0, len(seeds), size):
-        some = slice(start, start + size)
+    for some in slices(len(seeds), size):
         put = Canaries(sides[some])
         component = replace(plan.mechanism.component, target=put.mechanism(plan.mechanism.target))
         own = replace(plan, mechanism=replace(plan.mechanism, component=component))

@@ -4,12 +4,12 @@ under Slurm.
 Each is its own settings: the options under `hydra.launcher`.
 """
 
-import contextlib
 import importlib.util
 import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -25,7 +25,7 @@ IDLE = 5  # seconds after which a process without work ends by itself, should it
 class Joblib(Backend):
     """Processes of this machine, by joblib's loky."""
 
-    @contextlib.contextmanager
+    @contextmanager
     def start(self, assignments: Sequence[Assignment]) -> Iterator[Futures]:
         from joblib.externals.loky import ProcessPoolExecutor
 
@@ -41,7 +41,7 @@ class Joblib(Backend):
             yield futures
         finally:
             for pool in pools:
-                pool.shutdown(wait=True, kill_workers=True)
+                pool.shutdown(kill_workers=True)
 
 
 class Ray(Backend):
@@ -55,7 +55,7 @@ class Ray(Backend):
     def elsewhere(self) -> int | None:
         return None if self.address is None else self.cpus_per_worker
 
-    @contextlib.contextmanager
+    @contextmanager
     def start(self, assignments: Sequence[Assignment]) -> Iterator[Futures]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
@@ -94,7 +94,7 @@ class Submitit(Backend):
     def elsewhere(self) -> int | None:
         return None if self.executor == "local" else self.cpus_per_worker
 
-    @contextlib.contextmanager
+    @contextmanager
     def start(self, assignments: Sequence[Assignment]) -> Iterator[Futures]:
         import submitit
 

@@ -9,7 +9,7 @@ from typing import Any
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.data.files import write_atomically
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import Options, Plan
 from dpfl_cli.simulation.stack import shape_of
 from dpfl_cli.simulation.store import json_text
 
@@ -17,13 +17,13 @@ UNMEASURED = "not measured"  # as the result of a check
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
 
 
-def note_check(plan: Plan, group: str, rows: list[dict[str, Any]]) -> None:
+def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
     """Records what became of the check of a plugin's component, as this plan uses it."""
     path = _file(plan, group)
     write_atomically(path, json_text({**_known(plan, group), _way(plan, group): rows}).encode())
 
 
-def passed(rows: list[dict[str, Any]]) -> bool:
+def passed(rows: list[Options]) -> bool:
     """Whether nothing failed; what could not be measured is said apart."""
     return not any(row["result"] == "FAIL" for row in rows)
 
@@ -70,7 +70,7 @@ def _way(plan: Plan, group: str) -> str:
     return canonical_json(way)
 
 
-def _known(plan: Plan, group: str) -> dict[str, Any]:
+def _known(plan: Plan, group: str) -> Options:
     """way -> the rows of its check, of a component's file as it is: its revision ends in the hash
     of its file.
     """

@@ -45,10 +45,10 @@ def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
 
 def _other_unit(algorithm: str, dp: DpSettings) -> str:
     """What to write where a method does not protect what dp.unit says."""
-    own, others = algorithm.removesuffix("_record"), components("algorithm")
+    own = algorithm.removesuffix("_record")
     twin = own if dp.unit == "client" else f"{own}_record"  # the same method for the other unit
-    target = others[twin].target if twin in others else None
-    fits = target is not None and dp.unit in target.units and dp.trust in target.trusts
+    found = components("algorithm").get(twin)
+    fits = found and dp.unit in found.target.units and dp.trust in found.target.trusts
     if dp.unit == "client":
         more = f", or algorithm={twin} for whole clients" if fits else ""
         return f"dp.unit=record, or dp=record{more}"
@@ -79,10 +79,10 @@ def proof_gap(plan: Plan) -> str | None:
             "clients know their own messages (echo), and with them their shares of the noise, "
             "which no release of the sum covers"
         )
-    # what a plugin inherits was said of another method
-    if "gaps" in vars(target) or (hasattr(target, "gaps") and not algorithm.plugin):
+    said = vars(target)  # what a method inherits was said of another one
+    if "gaps" in said:
         found = [*target.gaps(algorithm.settings, trust, whole), *found]
-    elif trust not in (vars(target).get("proved", ()) if algorithm.plugin else target.proved):
+    elif trust not in said.get("proved", ()):
         found = ["its file gives no proof for this trust model", *found]
     if plan.participation.name == "fixed" and target.away == "rests":
         found.append(
@@ -94,7 +94,7 @@ def proof_gap(plan: Plan) -> str | None:
 
 def check_needs(algorithm: Choice, model: Choice) -> None:
     """The model has what the method computes with (per-record clipping, second-order solves)."""
-    needs: frozenset[str] = algorithm.target.needs
+    needs = algorithm.target.needs
     chosen = algorithm.settings
     size = chosen.batch_size if isinstance(chosen, BatchSettings) else None
     asking = f"algorithm={algorithm.name}" if size is None else f"algorithm.batch_size={size}"
@@ -235,16 +235,14 @@ def check_releases(plan: Plan) -> None:
                 f"group '{spec.group}' are priced jointly, round by round, but are not made "
                 "together; give both the same made and per_round, or no group"
             )
-    known = plan.mechanism.target.shapes
-    unknown = [(spec.shape, spec.name) for spec in plan.specs if spec.shape not in known]
-    if unknown:
-        shape, name = unknown[0]
-        hint = _instead(
-            "mechanism", lambda target: plan.dp.trust in target.trusts and shape in target.shapes
-        )
+    shapes = plan.mechanism.target.shapes
+    unknown = next((spec for spec in plan.specs if spec.shape not in shapes), None)
+    if unknown is not None:
+        shape, trust = unknown.shape, plan.dp.trust
+        fitting = _instead("mechanism", lambda one: trust in one.trusts and shape in one.shapes)
         raise ConfigError(
-            f"algorithm={plan.algorithm.name} releases a {shape} ('{name}') that "
-            f"mechanism={plan.mechanism.name} cannot release; {hint}"
+            f"algorithm={plan.algorithm.name} releases a {shape} ('{unknown.name}') that "
+            f"mechanism={plan.mechanism.name} cannot release; {fitting}"
         )
 
 

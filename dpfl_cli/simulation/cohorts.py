@@ -25,6 +25,8 @@ from dpfl_cli.privacy.client_values import (
 )
 from dpfl_cli.privacy.draws import Cohort, members_of
 
+Tensors = Mapping[str, Tensor]  # by name
+
 
 def numbered(federations: Sequence[Federation]) -> tuple[list[Federation], np.ndarray]:
     """The distinct federations, and [R] which of them each run has."""
@@ -49,23 +51,20 @@ def view_of(cohort: Cohort, objective: Objective, federations: Sequence[Federati
     return ClientSide(objective.among(*numbered(own)), "client", cohort)
 
 
-def taken(cohort: Cohort, states: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def taken(cohort: Cohort, states: Tensors) -> Tensors:
     """[R, K, ...] of the states [R, M, ...] of all clients; rows of nobody hold somebody's, and
     count for nothing.
     """
-    members = members_of(cohort)
+    members = members_of(cohort).clip(min=0)
     runs = np.arange(len(members))[:, None]
-    found: dict[str, Tensor] = {}
+    found = {}
     for name, value in states.items():
-        where = (on_device(part, value.device) for part in (runs, members.clip(min=0)))
-        rows = opened(value)[tuple(where)]
+        rows = opened(value)[on_device(runs, value.device), on_device(members, value.device)]
         found[name] = of_cohort(client_values(rows) if is_raw(value) else own_values(rows), cohort)
     return found
 
 
-def put_back(
-    cohort: Cohort, new: Mapping[str, Tensor], states: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def put_back(cohort: Cohort, new: Tensors, states: Tensors) -> Tensors:
     """The states [R, M, ...] of all clients, written in place: of those that take part the new ones
     [R, K, ...]; of the others what they were.
     """
@@ -76,12 +75,14 @@ def put_back(
             "where clients are drawn, their states are the same in every round: set up in `init` "
             "all that `round` returns"
         )
-    found: dict[str, Tensor] = {}
+    found = {}
     for name, value in states.items():
         check_cohort(new[name], cohort, f"the state '{name}'")
         whole = opened(value)
-        places = [on_device(part, whole.device) for part in (runs, members[runs, rows], rows)]
-        whole[places[0], places[1]] = opened(new[name])[places[0], places[2]]
+        run, client, row = (
+            on_device(part, whole.device) for part in (runs, members[runs, rows], rows)
+        )
+        whole[run, client] = opened(new[name])[run, row]
         own = not (is_raw(value) or is_raw(new[name]))
         found[name] = own_values(whole) if own else client_values(whole)
     return found

@@ -44,7 +44,7 @@ def refuse_kept(method: type) -> None:
     """A PrivacyError where the file of a method holds what clients compute, or compute with."""
     module = method.__module__
     place: Any = sys.modules.get(module, method)
-    rest, seen = deque([(name, one) for name, one in vars(place).items()]), set()
+    rest, seen = list(vars(place).items()), set()
     while rest:
         name, value = rest.pop()
         if isinstance(value, _OF_CLIENTS):

@@ -21,7 +21,7 @@ from dpfl_cli.data.federation import Federation
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import is_raw, of_cohort, opened, own_values
 from dpfl_cli.privacy.draws import Cohort, among, members_of
-from dpfl_cli.privacy.mechanism import Call, Mechanism
+from dpfl_cli.privacy.mechanism import Call
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import CLIENT, Data, held, hostile, with_records
@@ -55,50 +55,13 @@ class Contribution:
     noise: Tensor
 
 
-class Recorder:
-    """What a mechanism, whose methods it takes the place of, is given. With `replay` the releases
-    of the first run are handed to all of them; what raw values a client keeps of one are its own.
-    """
-
-    def __init__(self, mechanism: Mechanism, replay: bool) -> None:
-        self.contributions: list[Contribution] = []
-        self.made = 0  # releases that noise was drawn for, charged or not
-        self._replay = replay
-        self._setup = mechanism._site.setup
-        self._release, self._draw = mechanism.release, mechanism._released
-        mechanism.release = self._recorded  # type: ignore[method-assign]
-        mechanism._released = self._counted  # type: ignore[method-assign]
-
-    def _counted(self, call: Call) -> Release:
-        self.made += 1
-        return self._draw(call)
-
-    def _recorded(
-        self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
-    ) -> Release:
-        found = self._release(name, values, rounds, charged)
-        plain, cohort = opened(values.values).clone(), values.cohort
-        sensitivity = values.sensitivity(self._setup.relation)
-        each = sensitivity.reshape(len(plain), -1).expand(plain.shape[:2])
-        mask = np.ones(len(plain), bool) if charged is None else charged
-        if found.received.shape == plain.shape:
-            noise = found.received - plain
-        else:
-            noise = found.mean - among(cohort, plain).sum(dim=1) / self._setup.cohort
-        self.contributions.append(Contribution(name, plain, each, mask, cohort, noise))
-        if not self._replay:
-            return found
-        own = found.own
-        if own is not None and not is_raw(own):
-            own = of_cohort(own_values(_firsts(opened(own))), cohort)
-        first, mean = _firsts(found.received), _firsts(found.mean)
-        return replace(found, received=first, own=own, averaged=mean)
-
-
 class Play:
-    """R runs of a plan side by side, to their end.
+    """R runs of a plan side by side, to their end. With `replay` the releases of the first run are
+    handed to all of them; what raw values a client keeps of one are its own.
 
     Attributes:
+      contributions: what the mechanism was given.
+      made: releases that noise was drawn for, charged or not.
       states: of every round, round 0 first; none where rounds are not shown, which takes longer.
     """
 
@@ -109,15 +72,49 @@ class Play:
         replay: bool = True,
         shown: bool = True,
     ) -> None:
-        self.stack = Stack([Member(plan) for plan in plans], federations=federations)
-        self.recorder = Recorder(self.stack.mechanism, replay)
+        self.stack = stack = Stack([Member(plan) for plan in plans], federations)
+        self.contributions: list[Contribution] = []
+        self.made = 0
         self.states: list[State] = []
+        self._replay = replay
+        mechanism = stack.mechanism
+        self._release, self._draw = mechanism.release, mechanism._released
+        mechanism.release = self._recorded
+        mechanism._released = self._counted
         for number in range(plans[0].last_round + 1):
-            diagnostics = self.stack.step(shown) if number else {}
+            diagnostics = stack.step(shown) if number else {}
             if shown:
-                self.stack.evaluate(diagnostics)
-                self.states.append(_kept(self.stack.state))
-        self.stack.collect()
+                stack.evaluate(diagnostics)
+                state = stack.state  # clients' own are written in place where clients are drawn
+                clients = {name: value.clone() for name, value in state.clients.items()}
+                self.states.append(State(state.server, clients))
+        stack.collect()
+
+    def _counted(self, call: Call) -> Release:
+        self.made += 1
+        return self._draw(call)
+
+    def _recorded(
+        self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
+    ) -> Release:
+        found, setup = self._release(name, values, rounds, charged), self.stack.plan.setup
+        plain, cohort = opened(values.values).clone(), values.cohort
+        sensitivity = values.sensitivity(setup.relation)
+        each = sensitivity.reshape(len(plain), -1).expand(plain.shape[:2])
+        mask = np.ones(len(plain), bool) if charged is None else charged
+        if found.received.shape == plain.shape:
+            noise = found.received - plain
+        else:
+            noise = found.mean - among(cohort, plain).sum(dim=1) / setup.cohort
+        self.contributions.append(Contribution(name, plain, each, mask, cohort, noise))
+        if not self._replay:
+            return found
+        own = found.own
+        if own is not None and not is_raw(own):
+            own = of_cohort(own_values(_firsts(opened(own))), cohort)
+        return replace(
+            found, received=_firsts(found.received), own=own, averaged=_firsts(found.mean)
+        )
 
     def distances(self) -> Tensor:
         """[R] how far a run's contributions are at most from those of another one, in
@@ -125,7 +122,7 @@ class Play:
         """
         replaced = self.stack.plan.setup.relation == "replace_one"
         largest = torch.zeros(len(self.stack.members), dtype=torch.float64)
-        for one in self.recorder.contributions:
+        for one in self.contributions:
             values = among(one.cohort, one.values).double()
             vectors = values.reshape(*values.shape[:2], -1)
             moved = torch.linalg.vector_norm(vectors, dim=2)  # a client that is absent is zero
@@ -161,19 +158,17 @@ class Kit:
     def examine(self) -> None:
         """All checks; the others are not made where the method does not run at all."""
         plan = self.plans[0]
+        check, said = "marks", ""
         try:
             self._look(Play([plan], [self.federation]))
-        except Exception as error:
-            self._note([("marks", _line(error))])
-            self.cut_short = True
-            return
-        first = slice(1) if plan.dp.unit == "record" else slice(None)
-        features, targets = (values[first] for values in held(self.federation))
-        generator = np.random.default_rng(0)
-        others = list(hostile(self.federation, (features, targets), generator))
-        if plan.dp.unit == "client":  # who has how many records is the client's own
-            others.append((np.concatenate([features] * 2), np.concatenate([targets] * 2)))
-        try:
+            check, said = "influence", "other data end the run: "
+            features, targets = held(self.federation)
+            if plan.dp.unit == "record":
+                features, targets = features[:1], targets[:1]
+            own = features, targets
+            others = list(hostile(self.federation, own, np.random.default_rng(0)))
+            if plan.dp.unit == "client":  # who has how many records is the client's own
+                others.append((np.concatenate([features] * 2), np.concatenate([targets] * 2)))
             neighbours = [self._place(data) for data in others]
             beside = self._beside(neighbours)
             self._look(beside)
@@ -181,7 +176,7 @@ class Kit:
             self._climb(others[-2])
             self._noise()
         except Exception as error:
-            self._note([("influence", f"other data end the run: {_line(error)}")])
+            self.faults[check].append(said + _line(error))
             self.cut_short = True
 
     def _place(self, data: Data) -> Federation:
@@ -225,7 +220,7 @@ class Kit:
         point = np.concatenate([features.ravel(), targets.ravel() if real else []])
 
         def data(values: np.ndarray) -> Data:
-            own, label = values[: features.size], values[features.size :]
+            own, label = np.split(values, [features.size])
             return own.reshape(features.shape), label.reshape(targets.shape) if real else targets
 
         generator = np.random.default_rng(1)
@@ -265,27 +260,28 @@ def priced_noise(play: Play) -> dict[str, Tensor]:
     ledgers = [{one.name: one for one in member.ledger.entries} for member in play.stack.members]
     found: dict[str, list[Tensor]] = {}
     number: dict[str, np.ndarray] = {}
-    for one in play.recorder.contributions:
-        before = number.setdefault(one.name, np.zeros(len(ledgers), int))
-        number[one.name] = before + one.charged
-        if not one.charged.all() or any(own[one.name].kind != "gaussian" for own in ledgers):
+    for one in play.contributions:
+        name = one.name
+        before = number.setdefault(name, np.zeros(len(ledgers), int))
+        number[name] = before + one.charged
+        if not one.charged.all() or any(own[name].kind != "gaussian" for own in ledgers):
             continue
-        each = [own[one.name].parameters()[i] for own, i in zip(ledgers, before, strict=True)]
+        each = [own[name].parameters()[i] for own, i in zip(ledgers, before, strict=True)]
         noise = one.noise
         std = torch.tensor(each).unsqueeze(1) * one.sensitivity  # of one message
         if noise.shape != one.values.shape:
-            messages = ledgers[0][one.name].scope == "client"
+            messages = ledgers[0][name].scope == "client"
             std = std.amax(dim=1) / (setup.clients**0.5 if messages else setup.cohort)
         scaled = noise.double() / std.reshape(*std.shape, *[1] * (noise.dim() - std.dim()))
-        found.setdefault(one.name, []).append(scaled)
+        found.setdefault(name, []).append(scaled)
     return {name: torch.stack(draws) for name, draws in found.items()}
 
 
 def misprints(play: Play) -> Iterator[Fault]:
     """Where ledgers are not what was planned, or not what was released."""
-    made = play.recorder.contributions
-    if play.recorder.made != len(made):
-        yield "ledger", f"{play.recorder.made} releases drew noise, {len(made)} were asked for"
+    made = play.contributions
+    if play.made != len(made):
+        yield "ledger", f"{play.made} releases drew noise, {len(made)} were asked for"
     for run, member in enumerate(play.stack.members):
         try:
             member.check_ledger()
@@ -309,9 +305,8 @@ def leaks(play: Play) -> Iterator[Fault]:
                 yield "marks", f"client state '{name}' holds client data unmarked"
             elif not _same(value, apart=True):
                 yield "influence", f"client state '{name}' of another client or run"
-    planned = play.stack.plan.ledger()
-    kinds = {entry.name: entry.kind for entry in planned.entries}
-    for one in play.recorder.contributions:
+    kinds = {entry.name: entry.kind for entry in play.stack.plan.ledger().entries}
+    for one in play.contributions:
         if not _same(among(one.cohort, one.values), True, one.cohort):
             yield "influence", f"the contribution to '{one.name}' of another client or run"
         if not _same(one.sensitivity):
@@ -334,16 +329,11 @@ def strays(beside: Play, alone: Play) -> Iterator[Fault]:
       beside: a play whose second run holds the data of the only one of `alone`.
     """
     # what follows the first depends on what was released
-    pairs = zip(*(play.recorder.contributions[:1] for play in (beside, alone)), strict=True)
+    pairs = zip(beside.contributions[:1], alone.contributions[:1], strict=True)
     for one, single in pairs:
-        if not torch.equal(opened(one.values[1]), opened(single.values[0])):
+        if not torch.equal(one.values[1], single.values[0]):
             fault = f"the contribution to '{one.name}' depends on the runs beside its own"
             yield "influence", fault
-
-
-def _kept(state: State) -> State:
-    """A state as it is now: those of clients who are drawn are written in place."""
-    return State(state.server, {name: value.clone() for name, value in state.clients.items()})
 
 
 def _files(member: Member) -> dict[str, str]:

@@ -24,6 +24,7 @@ from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
 LOOK_EVERY = 0.02  # seconds between looks at members and progress
+Stop = Callable[[], bool]  # whether to stop, asked after every round
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def execute(
     store: RunStore,
     progress: Progress | None = None,
     force: bool = False,
-    stop: Callable[[], bool] | None = None,
+    stop: Stop | None = None,
 ) -> list[Outcome]:
     """Brings every plan to an end; one outcome per plan, in order. Plans with one id are run once.
 
@@ -91,17 +92,13 @@ def execute(
     said = False
     with deferred_interrupt(progress) if stop is None else contextlib.nullcontext(stop) as stopping:
         while waiting:
-            elsewhere: list[Plan] = []
             for stack in stacks(waiting):
                 with contextlib.ExitStack() as locks:
-                    held: list[Plan] = []
-                    for plan in stack:
-                        mine = locks.enter_context(store.lock(plan.id))
-                        (held if mine else elsewhere).append(plan)
+                    held = [plan for plan in stack if locks.enter_context(store.lock(plan.id))]
                     late, fresh = look_up(held, store, progress, began)
-                    outcomes |= late
-                    for outcome in _run(fresh, store, progress, stopping):
-                        outcomes[outcome.plan.id] = outcome
+                    made = _run(fresh, store, progress, stopping)
+                    outcomes |= late | {outcome.plan.id: outcome for outcome in made}
+            elsewhere = [plan for plan in waiting if plan.id not in outcomes]
             if elsewhere and not said:
                 progress.say(f"{len(elsewhere)} runs are made by another process: waiting for them")
                 said = True
@@ -157,7 +154,7 @@ def look_up(
       began: seconds since the epoch: what another process has published since counts, even a
         failure, and even where runs are forced. None at the first look.
     """
-    outcomes: dict[str, Outcome] = {}
+    outcomes = {}
     missing: dict[str, Plan] = {}
     for plan in plans:
         record = store.whole(plan.id, progress.say if began is None else None)
@@ -179,28 +176,25 @@ def prepare_data(plans: Sequence[Plan], progress: Progress) -> None:
     each once, where it is seen.
     """
     # by all settings, those too that are no part of a run's identity, such as where a file is
-    distinct = {f"{plan.dataset.name} {plan.dataset.settings!r}": plan.dataset for plan in plans}
-    for part in distinct.values():
+    for part in dict.fromkeys(plan.dataset for plan in plans):
         prepare = getattr(part.target, "prepare", None)
         if prepare is not None:
             prepare(part.settings, progress.stage)
 
 
-def _run(
-    plans: Sequence[Plan], store: RunStore, progress: Progress, stop: Callable[[], bool]
-) -> list[Outcome]:
+def _run(plans: Sequence[Plan], store: RunStore, progress: Progress, stop: Stop) -> list[Outcome]:
     """Runs one stack; when an exception stops it, its members go on one by one, so that only the
     culprit fails.
     """
     if not plans:
         return []
-    members = {plan.id: _begin(plan, store, progress) for plan in plans}
-    counted = sum(member.round for member in members.values())
-    outcomes: list[Outcome] = []
+    members = [_begin(plan, store, progress) for plan in plans]
+    counted = sum(member.round for member in members)
+    outcomes = []
 
     def advance(active: Sequence[Member]) -> None:
         nonlocal counted
-        rounds = sum(member.round for member in members.values())
+        rounds = sum(member.round for member in members)
         progress.advance(rounds - counted, _note(active))
         counted = rounds
 
@@ -209,7 +203,7 @@ def _run(
         store.write_checkpoint(plan.id, member.to_bytes(), plan.runtime.force)
 
     try:
-        for member in run_members([*members.values()], checkpoint, advance, stop):
+        for member in run_members(members, checkpoint, advance, stop):
             plan, reason = member.plan, member.diverged
             status = "done" if reason is None else "diverged"
             record = store.publish(plan.id, run_files(member, status, reason))
@@ -219,17 +213,16 @@ def _run(
         raise
     except Exception as error:
         reason = failure_reason(error, plans[0].dp.trust != "none")
-        for outcome in outcomes:
-            del members[outcome.plan.id]
+        done = {outcome.plan.id for outcome in outcomes}
+        left = [member for member in members if member.plan.id not in done]
         if len(plans) == 1:
-            return outcomes + [_failed(member, store, reason) for member in members.values()]
-        hint = ""
-        if plans[0].algorithm.plugin:
-            hint = "; is every option [R] that is a float shaped by per_run(option, values)?"
+            return outcomes + [_failed(member, store, reason) for member in left]
+        hint = "; is every option [R] that is a float shaped by per_run(option, values)?"
         progress.say(
-            f"{len(members)} runs together stopped ({reason}); they go on one by one{hint}"
+            f"{len(left)} runs together stopped ({reason}); they go on one by one"
+            f"{hint * plans[0].algorithm.plugin}"
         )
-        for member in members.values():
+        for member in left:
             outcomes += _run([member.plan], store, progress, stop)
     return outcomes
 
@@ -264,14 +257,15 @@ def _failed(member: Member, store: RunStore, reason: str) -> Outcome:
 def _note(active: Sequence[Member]) -> str:
     """The newest first metric of the first member, for the progress bar."""
     row = active[0].rows[-1]
-    name = next((name for name in row if name != "round"), None)
-    if name is None:
+    _, *names = row  # the first is the round
+    if not names:
         return ""
-    return f"{name} {row[name]:.4g}" + (f" ({len(active)} runs)" if len(active) > 1 else "")
+    together = f" ({len(active)} runs)" if len(active) > 1 else ""
+    return f"{names[0]} {row[names[0]]:.4g}{together}"
 
 
 @contextlib.contextmanager
-def deferred_interrupt(progress: Progress) -> Iterator[Callable[[], bool]]:
+def deferred_interrupt(progress: Progress) -> Iterator[Stop]:
     """Yields whether Ctrl-C was pressed or SIGTERM came (as from a cluster whose time is up), so
     that the round in flight ends and is saved; a second one stops at once.
     """
@@ -294,7 +288,7 @@ def run_members(
     members: Sequence[Member],
     checkpoint: Callable[[Member], None] = lambda member: None,
     advance: Callable[[Sequence[Member]], None] = lambda active: None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = lambda: False,
     opening: bool = False,
 ) -> Iterator[Member]:
     """Runs members to their end; yields each as it finishes or diverges, with its state collected.

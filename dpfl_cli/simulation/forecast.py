@@ -2,13 +2,12 @@
 
 import contextlib
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.simulation.grouping import bytes_per_run, fitting, stacks
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import Options, Plan
 from dpfl_cli.simulation.store import RunStore
 
 NEWEST = 200  # finished runs whose times are looked at
@@ -59,7 +58,7 @@ def _seconds_per_round(store: RunStore) -> dict[str, float]:
     return {kind: statistics.median(found) for kind, found in times.items()}
 
 
-def _kind(config: Mapping[str, Any]) -> str:
+def _kind(config: Options) -> str:
     """Runs of one kind take about the same time a round."""
     method = {k: v for k, v in config["algorithm"].items() if not isinstance(v, float)}
     return canonical_json(

@@ -82,7 +82,7 @@ def fitting(plan: Plan, after_first: bool = False) -> int:
     return max(1, memory_budget(plan, ceiling=first == later) // first)
 
 
-def deal(plans: Sequence[Plan], workers: int) -> list[list[Plan]]:
+def deal(plans: Sequence[Plan], workers: int) -> list[Group]:
     """Plans dealt to at most so many workers in parts of about equal work; those that can be
     stacked stay side by side, for runs in one stack cost less than runs apart.
     """
@@ -133,20 +133,20 @@ def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
       after_first: in rounds after the first, which need no covariances that are released in it
         alone.
     """
-    model = plan.model.target
+    model, settings = plan.model.target, plan.model.settings
     chosen = getattr(model, "dtype_of", None)  # where its settings decide
-    dtype = chosen(plan.model.settings) if chosen else getattr(model, "dtype", torch.float64)
+    dtype = chosen(settings) if chosen else getattr(model, "dtype", torch.float64)
     values = COPIES * dtype.itemsize * plan.rows * max(plan.dimension, 1)
     if plan.sampling is not None and plan.algorithm.target.away == "rests":
         # what clients keep who are away, before and after a round
         values += 2 * dtype.itemsize * plan.clients * plan.dimension
     if "covariance" in plan.algorithm.target.needs:
         # clients' triangles, and the server's matrices in float64
-        size = model.features_of(plan.model.settings, plan.info)
+        size = model.features_of(settings, plan.info)
         matrices = [spec for spec in plan.specs if spec.shape == "matrix"]
         once = matrices and not any(spec.occurs(plan.rounds)[1:].any() for spec in matrices)
         triangles = 0 if after_first and once else plan.rows * size * (size + 1) // 2
         copies = COVARIANCES_SENT if plan.dp.trust == "local" else COVARIANCES
         values += copies * dtype.itemsize * triangles
         values += MATRICES * torch.float64.itemsize * size**2
-    return int(values + model.workspace(plan.model.settings, plan.info, plan.rows))
+    return int(values + model.workspace(settings, plan.info, plan.rows))

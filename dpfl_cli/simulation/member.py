@@ -75,10 +75,10 @@ class Member:
         """Whether its model is to be evaluated now, once: at round 0, where `evaluation` says so,
         and after the last round.
         """
-        if self.rows and self.rows[-1]["round"] >= self.round:
+        number, plan = self.round, self.plan
+        if number in self.compute_at:
             return False
-        asked = self.plan.evaluation.after(self.round - 1) == self.round
-        return asked or self.round in (0, self.plan.last_round)
+        return number in (0, plan.last_round, plan.evaluation.after(number - 1))
 
     def take(self, state: State, run: int) -> None:
         """Keeps its slice of the state of a stack, in which it is this run."""
@@ -148,11 +148,8 @@ class Member:
 
 def plain(state: State, change: Callable[[Tensor], Tensor]) -> State:
     """A state of plain tensors, each of them changed."""
-    server, clients = (
-        {name: change(opened(value)) for name, value in side.items()}
-        for side in (state.server, state.clients)
-    )
-    return State(server, clients)
+    sides = state.server, state.clients
+    return State(*({name: change(opened(one)) for name, one in side.items()} for side in sides))
 
 
 def _own(value: Tensor) -> Tensor:

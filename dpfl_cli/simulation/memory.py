@@ -9,8 +9,6 @@ from pathlib import Path
 
 import torch
 
-_PROCESS = Path("/proc/self")
-
 
 def keep_freed_memory() -> None:
     """Tells glibc to keep freed memory: a round takes the same large arrays again, and fresh pages
@@ -26,7 +24,7 @@ def reset_peak() -> None:
     """Begins anew, where the system can: on Linux the host's peak, everywhere a GPU's."""
     with suppress(OSError):
         # resets VmHWM (Linux, Documentation/filesystems/proc.rst)
-        (_PROCESS / "clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
 
@@ -34,7 +32,8 @@ def reset_peak() -> None:
 def peak_bytes() -> int:
     """Peak resident memory since `reset_peak`; elsewhere than on Linux, since the start."""
     with suppress(OSError):
-        found = re.search(r"^VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text(), re.MULTILINE)
+        status = Path("/proc/self/status").read_text()
+        found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
         if found is not None:
             return 1024 * int(found[1])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -21,12 +21,10 @@ def held(federation: Federation) -> Data:
 def with_records(federation: Federation, records: Data) -> Federation:
     """The federation where the client holds other records, of any number."""
     train, indices = federation.dataset.train, federation.partition.lists()
-    features, targets = (
-        np.concatenate([old, new.astype(old.dtype)])
-        for old, new in zip((train.features, train.targets), records, strict=True)
-    )
-    indices[CLIENT] = np.arange(len(train), len(targets))
-    dataset = replace(federation.dataset, train=Records(features, targets))
+    pairs = zip((train.features, train.targets), records, strict=True)
+    both = Records(*(np.concatenate([old, new.astype(old.dtype)]) for old, new in pairs))
+    indices[CLIENT] = np.arange(len(train), len(both))
+    dataset = replace(federation.dataset, train=both)
     return Federation(dataset, Partition.from_lists(indices))
 
 

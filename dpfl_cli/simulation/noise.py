@@ -10,7 +10,7 @@ import math
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,6 @@ from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation.run_plan import Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-OPTIONS = ("calibration", "v", "releases")
 _calibrated: dict[bytes, float] = {}  # noise multipliers by `_depends_on`, for a grid
 
 
@@ -43,9 +42,8 @@ def check_calibration(dp: DpSettings) -> None:
     formula.
     """
     if dp.epsilon is None or dp.trust == "none":
-        for name in OPTIONS:
-            value = getattr(dp, name)
-            if value != DpSettings.model_fields[name].default:
+        for name, value in dp.identity().items():  # what is not at its default
+            if name in ("calibration", "v", "releases"):
                 what, do = "a target epsilon", "give dp.epsilon, or drop it"
                 if dp.trust == "none":
                     what, do = "privacy", "drop it"
@@ -154,11 +152,11 @@ def _depends_on(counted: Plan) -> bytes:
     if any(choice.plugin for choice in chosen):
         return b""
     size = counted.rounds, counted.clients, counted.dimension
+    all_of_it = counted.dp, counted.participation, chosen, counted.specs, size
     try:
-        all_of_it = pickle.dumps((counted.dp, counted.participation, chosen, counted.specs, size))
+        return hashlib.sha256(pickle.dumps(all_of_it)).digest()
     except (pickle.PicklingError, AttributeError):
         return b""
-    return hashlib.sha256(all_of_it).digest()
 
 
 def _as_counted(plan: Plan) -> Plan:
@@ -256,7 +254,5 @@ def towards_more_noise(value: float, increasing: bool) -> float:
     >>> [towards_more_noise(1.23456789, increasing) for increasing in (False, True)]
     [1.234568, 1.234567]
     """
-    unit = Decimal(1).scaleb(Decimal(value).adjusted() - 6)
-    return float(
-        Decimal(value).quantize(unit, rounding=ROUND_FLOOR if increasing else ROUND_CEILING)
-    )
+    digits = Context(prec=7, rounding=ROUND_FLOOR if increasing else ROUND_CEILING)
+    return float(digits.create_decimal(value))

@@ -12,10 +12,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import dpfl_cli.algorithms
-import dpfl_cli.data
-import dpfl_cli.models
-import dpfl_cli.privacy
 from dpfl_cli.config.component import SEED, Settings, components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest, without_values
 from dpfl_cli.config.schema import (
@@ -35,7 +31,7 @@ from dpfl_cli.simulation.checks import (
     check_trust,
 )
 from dpfl_cli.simulation.noise import check_calibration, with_noise
-from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
+from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Options, Plan
 
 SECTIONS: dict[str, type[Settings]] = {
     "evaluation": EvaluationSettings,
@@ -62,8 +58,9 @@ WITHOUT_COMPONENTS = (  # slow to import, needed by few commands
 @cache
 def load_components() -> None:
     """Imports every module of the rooms that hold components, so that they are registered."""
-    for room in (dpfl_cli.data, dpfl_cli.models, dpfl_cli.privacy, dpfl_cli.algorithms):
-        for module in pkgutil.iter_modules(room.__path__, room.__name__ + "."):
+    for room in ("data", "models", "privacy", "algorithms"):
+        package = importlib.import_module(f"dpfl_cli.{room}")
+        for module in pkgutil.iter_modules(package.__path__, f"dpfl_cli.{room}."):
             if module.name not in WITHOUT_COMPONENTS:
                 importlib.import_module(module.name)
 
@@ -110,7 +107,7 @@ def _planned(config: Config) -> Plan:
             "defaults: [config, _self_]"
         )
     sections = {n: parse_settings(kind, config.get(n), n) for n, kind in SECTIONS.items()}
-    chosen: dict[str, Any] = {group: _chosen(group, config.get(group)) for group in CHOSEN}
+    chosen: Options = {group: _chosen(group, config.get(group)) for group in CHOSEN}
     dp, units = sections["dp"], chosen["algorithm"].target.units
     if dp.trust == "none" and dp.unit not in units:  # nothing is protected, of neither unit
         dp = sections["dp"] = dp.model_copy(update={"unit": min(units)})
@@ -171,13 +168,13 @@ def _chosen(group: str, values: Any) -> Choice:
     return Choice(found, parse_settings(found.settings, settings, group))
 
 
-def with_values(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
+def with_values(config: Config, changes: Config) -> Options:
     """A composed config with values at dotted keys replaced; unknown keys are refused.
 
     >>> with_values({"a": {"b": 1}, "seed": 0}, {"a.b": 2})
     {'a': {'b': 2}, 'seed': 0}
     """
-    result: dict[str, Any] = {
+    result: Options = {
         key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()
     }
     for path, value in changes.items():

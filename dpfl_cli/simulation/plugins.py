@@ -81,8 +81,11 @@ def load_plugins(files: Sequence[str], may_be_empty: bool = False) -> None:
 def _registered(module: ModuleType) -> bool:
     """Whether there are components of this file's content."""
     revision = "+" + module.__name__.rpartition("_")[2]
-    found = [one for group in GROUPS for one in components(group).values()]
-    return any(str(one.revision).endswith(revision) for one in found)
+    return any(
+        str(one.revision).endswith(revision)
+        for group in GROUPS
+        for one in components(group).values()
+    )
 
 
 def _load_entry(entry: EntryPoint) -> None:

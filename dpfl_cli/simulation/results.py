@@ -77,29 +77,30 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
     report = privacy_statement(plan, ledger, failed)
     if "epsilon_reason" in report:
         return report
-    accountant = plan.accountant_object()
-    honest = price(ledger, accountant, plan.dp.delta)
+    accountant, delta, trust = plan.accountant_object(), plan.dp.delta, plan.dp.trust
+    honest = price(ledger, accountant, delta)
     report |= {"epsilon": honest.epsilon, "vacuous": honest.vacuous}
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
     report |= paper_price(plan, ledger)
-    priced = ledger, plan.clients, accountant, plan.dp.delta
-    if plan.dp.trust == "local" and (seen := central(*priced)) is not None:
+    priced = ledger, plan.clients, accountant, delta
+    if trust == "local" and (seen := central(*priced)) is not None:
         report["epsilon_central"] = {"reading": _reading(plan), **seen}
-    if plan.dp.trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:
+    if trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:
         report["collusion"] = collusion(*priced)
     return report
 
 
 def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
     """What is stated of a ledger's privacy beside prices; why it has none, where that is known."""
+    dp = plan.dp
     report: Report = {
         "epsilon": None,
-        "delta": plan.dp.delta,
+        "delta": dp.delta,
         "accountant": plan.accountant.name,
-        "unit": plan.dp.unit,
-        "relation": plan.dp.relation,
-        "trust": plan.dp.trust,
+        "unit": dp.unit,
+        "relation": dp.relation,
+        "trust": dp.trust,
         "releases": ledger.releases,
         "guarantee": "none: the run failed" if failed else _guarantee(plan, ledger),
         "vacuous": False,
@@ -110,13 +111,13 @@ def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> Repor
     if plan.last_round < plan.rounds:
         report["stopped"] = (
             f"before round {plan.last_round + 1} of {plan.rounds}, whose release would take "
-            f"epsilon above dp.max_epsilon={plan.dp.max_epsilon:g}"
+            f"epsilon above dp.max_epsilon={dp.max_epsilon:g}"
         )
-    if plan.dp.epsilon is not None:
-        report["epsilon_target"] = plan.dp.epsilon
+    if dp.epsilon is not None:
+        report["epsilon_target"] = dp.epsilon
     if (set_by := calibration_text(plan, ledger)) is not None:
         report["calibration"] = set_by
-    if failed or plan.dp.trust == "none":  # also where nothing happened to be released
+    if failed or dp.trust == "none":  # also where nothing happened to be released
         report["epsilon_reason"] = "the run failed" if failed else "not private"
     return report
 
@@ -185,9 +186,8 @@ def communication(plan: Plan, ledger: Ledger) -> Report:
     """What one client sent over the run (on average, where clients are drawn), in numbers as they
     were released, and whether the method looks at second derivatives.
     """
-    needs: frozenset[str] = plan.algorithm.target.needs
     sent = ledger.floats if plan.sampling is None else round(ledger.floats * plan.sampling.rate)
-    return {"uplink_floats": sent, "uses_curvature": bool(needs & CURVATURE)}
+    return {"uplink_floats": sent, "uses_curvature": bool(CURVATURE & plan.algorithm.target.needs)}
 
 
 def _priced(member: Member) -> Ledger:
@@ -223,9 +223,7 @@ def _result(member: Member, status: str, reason: str | None) -> Report:
             "peak_bytes": peak_bytes(),
             "peak_device_bytes": peak_device_bytes(),
             "flops_per_round": plan.flops_per_round,
-            "compute": {
-                str(number): seconds for number, seconds in member.compute_at.items()
-            },  # until each evaluated round
+            "compute": member.compute_at,  # until each evaluated round
         },
         "environment": environment(plan),
         "origin": origin(),
@@ -279,14 +277,13 @@ def _commit() -> str | None:
     tree = Path(dpfl_cli.__file__).parents[1]
     if not (tree / ".git").exists():  # another tree's, above it, is not dpfl's
         return None
-    command = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=40"]
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(
-            [*command, "--exclude=*"], capture_output=True, text=True, check=True, timeout=10
-        )
+        return subprocess.check_output(
+            command, cwd=tree, stderr=subprocess.DEVNULL, text=True, timeout=10
+        ).strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
 
 
 def _model(member: Member) -> bytes:
@@ -299,9 +296,8 @@ def _model(member: Member) -> bytes:
 @lru_cache(maxsize=2)  # the runs of a grid often share their data
 def _partition(federation: Federation) -> bytes:
     """The file partition.npz."""
-    indices, offsets = federation.partition.indices, federation.partition.offsets
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, indices=indices.astype(np.int32), offsets=offsets)
+    dealt, buffer = federation.partition, io.BytesIO()
+    np.savez_compressed(buffer, indices=dealt.indices.astype(np.int32), offsets=dealt.offsets)
     return buffer.getvalue()
 
 
@@ -314,8 +310,7 @@ def failure_reason(error: BaseException, private: bool) -> str:
         hint = (
             "; its message may tell of the data (`dpfl check FILE`, on made-up data, may show it)"
         )
-        own = hint * bool(place_in_plugin(error))
-        return without_values(error) + own
+        return without_values(error) + hint * bool(place_in_plugin(error))
     if not private and isinstance(error, PrivacyError) and error.__cause__ is not None:
         text += f": {error.__cause__}"
     if not isinstance(error, DpflError):

@@ -2,7 +2,7 @@
 
 import bisect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -118,8 +118,8 @@ class Plan:
     def _values(self, of: Callable[[Any], Options]) -> Options:
         names = ("evaluation", "dp", *CHOSEN, "participation")
         parts = {name: of(getattr(self, name)) for name in names}
-        source = {"source": self.info.source, "sha256": self.info.sha256, **self.info.details}
-        parts["dataset"] = {**parts["dataset"], "content": source}
+        info = self.info
+        parts["dataset"]["content"] = {"source": info.source, "sha256": info.sha256, **info.details}
         root = {"engine": ENGINE_REVISION, "seed": self.seed, "rounds": self.rounds}
         return root | {name: values for name, values in parts.items() if values}
 
@@ -158,29 +158,26 @@ class Plan:
     @cached_property
     def setup(self) -> Setup:
         """What the method's declaration of its releases may depend on."""
+        dp = self.dp
         return Setup(
-            trust=self.dp.trust,
-            relation=self.dp.relation,
-            unit=self.dp.unit,
+            trust=dp.trust,
+            relation=dp.relation,
+            unit=dp.unit,
             dimension=self.dimension,
             clients=self.clients,
             seed=self.seed,
             rounds=self.rounds,
-            fewest=cache(self._fewest_records),
+            # at least 1: the engine refuses clients without records
+            fewest=cache(lambda: max(int(federation_of(self).partition.counts.min()), 1)),
             sampling=self.sampling,
         )
-
-    def _fewest_records(self) -> int:
-        """Of the client with the fewest, at least 1 (the engine refuses empty ones)."""
-        return max(int(federation_of(self).partition.counts.min()), 1)
 
     def ledger(self, rounds: int | None = None) -> Ledger:
         """The ledger after `rounds` rounds (all that are made by default), by the declared
         schedule.
         """
-        target, settings = self.mechanism.target, self.mechanism.settings
-        made = self.last_round if rounds is None else rounds
-        return target.planned(settings, self.specs, self.setup, made)
+        chosen, made = self.mechanism, self.last_round if rounds is None else rounds
+        return chosen.target.planned(chosen.settings, self.specs, self.setup, made)
 
     @cached_property
     def last_round(self) -> int:
@@ -214,20 +211,21 @@ class Plan:
 
     def not_covered(self) -> list[str]:
         """What the epsilon does not cover; components name their own items at their source."""
-        items = [
+        return list(dict.fromkeys(self._not_covered()))
+
+    def _not_covered(self) -> Iterator[str]:
+        yield from (
             "choice of hyperparameters (tuning)",
             "reported diagnostics, such as the train loss",
             "numbers of clients, features and classes",
-        ]
+        )
         if self.dp.trust != "none":
-            items.append("rounding of floating-point noise (Mironov 2012)")
-            items.append(SEEDED if self.dp.noise == "seeded" else SECRET)
+            yield "rounding of floating-point noise (Mironov 2012)"
+            yield SEEDED if self.dp.noise == "seeded" else SECRET
             if self.sampling is not None:
-                items.append("knowledge of who takes part in which round")
+                yield "knowledge of who takes part in which round"
         if self.model.plugin:
-            items.append(
-                "what a plugin's model keeps from one client to another, or reads from files"
-            )
+            yield "what a plugin's model keeps from one client to another, or reads from files"
         uses = ["sets the noise"] if self.dp.calibration == "record_heuristic" else []
         chosen = self.algorithm.settings
         if isinstance(chosen, BatchSettings) and chosen.batch_size is not None:
@@ -235,20 +233,18 @@ class Plan:
         if self.algorithm.plugin:
             uses.append("a plugin's method may ask for (Setup.fewest)")
         if self.dataset.plugin or self.partitioner.plugin or self.dataset.name == "arrays":
-            items.append(
+            yield (
                 "what was computed over the records of a data set of yours (scales, classes, "
                 "copies, who holds what)"
             )
         if self.dp.unit == "record":
-            items.append("numbers of records per client, which count as public and fixed")
+            yield "numbers of records per client, which count as public and fixed"
         elif uses:  # a client's own number is private where the whole client is
-            use = " and ".join(uses)
-            items.append(f"numbers of records per client, the smallest of which {use}")
+            yield f"numbers of records per client, the smallest of which {' and '.join(uses)}"
         for group in CHOSEN:
             choice = getattr(self, group)
             stated = getattr(choice.target, "not_covered", ())
-            items += stated(choice.settings) if callable(stated) else stated
-        return list(dict.fromkeys(items))
+            yield from stated(choice.settings) if callable(stated) else stated
 
 
 def federation_of(plan: Plan) -> Federation:

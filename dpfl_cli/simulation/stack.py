@@ -3,7 +3,7 @@
 import functools
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -14,7 +14,6 @@ from torch import Tensor
 from dpfl_cli.algorithms.base import Diagnostics, Round, State
 from dpfl_cli.config.component import UNLIMITED, Settings
 from dpfl_cli.config.errors import ConfigError, DpflError, PrivacyError
-from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
@@ -29,36 +28,39 @@ from dpfl_cli.privacy.client_values import (
 from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
-from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
+from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
 from dpfl_cli.simulation.confined import closed, refuse_kept
 from dpfl_cli.simulation.member import Member
-from dpfl_cli.simulation.run_plan import Choice, Plan, check_unchanged, federation_of
-
-# of releases: `per_round` is part of the addresses of their noise
-SHARED = ("name", "rate", "disjoint", "per_round", "one_message", "sums_suffice", "echo")
+from dpfl_cli.simulation.run_plan import Choice, Options, Plan, check_unchanged, federation_of
 
 
 def stack_key(plan: Plan) -> str:
     """Plans with equal keys can be stacked: they have the same shapes and the same code path, and
     differ in seed, rounds and numbers.
     """
-    shapes = {
-        "algorithm": shape_of(plan.algorithm),
-        "mechanism": shape_of(plan.mechanism),
-        "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation, plan.dp.mode, plan.dp.noise],
-        "data": [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity()],
-        "participation": [plan.participation.name, plan.participation.cohort],
-        "releases": [  # what the first run's declaration says for all
-            [str(getattr(spec, name)) for name in SHARED] for spec in plan.specs
+    dp = plan.dp
+    shapes = [
+        [shape_of(plan.algorithm), shape_of(plan.mechanism)],
+        [dp.trust, dp.unit, dp.relation, dp.mode, dp.noise],
+        [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity()],
+        [plan.participation, plan.evaluation, plan.runtime.device, plan.runtime.noise],
+        [  # what the first run's declaration says for all
+            [
+                one.name,
+                one.rate,
+                one.disjoint,
+                one.per_round,  # part of the addresses of their noise
+                one.one_message,
+                one.sums_suffice,
+                one.echo,
+            ]
+            for one in plan.specs
         ],
-        "evaluation": plan.evaluation.model_dump(),
-        "device": plan.runtime.device,
-        "noise": plan.runtime.noise,
-    }
-    return canonical_json(shapes)
+    ]
+    return str(shapes)
 
 
-def shape_of(part: Choice) -> dict[str, Any]:
+def shape_of(part: Choice) -> Options:
     """A component and its settings, numbers that may differ left out."""
     values = {
         name: "number" if _is_number(type(part.settings), name, value) else value
@@ -70,9 +72,8 @@ def shape_of(part: Choice) -> dict[str, Any]:
 def _is_number(settings: type[Settings], name: str, value: Any) -> bool:
     """Whether a setting is a number that may differ between the runs of a stack."""
     field = settings.model_fields[name]
-    if field.annotation is not float and float not in get_args(field.annotation):
-        return False
-    return value is not None or UNLIMITED in field.metadata
+    may_be_float = float in (field.annotation, *get_args(field.annotation))
+    return may_be_float and (value is not None or UNLIMITED in field.metadata)
 
 
 def stacked(settings: Sequence[Settings], device: torch.device) -> SimpleNamespace:
@@ -128,23 +129,23 @@ class Stack:
         federations: Sequence[Federation] | None = None,
         noise_seeds: Sequence[int] | None = None,
     ) -> None:
-        self.members = list(members)
-        plans = [member.plan for member in self.members]
+        self.members = members = list(members)
+        plans = [member.plan for member in members]
         self.plan = first = plans[0]
-        self.rounds = np.array([member.round for member in self.members])
-        self._last = np.array([plan.last_round for plan in plans])
+        self.rounds = np.array([member.round for member in members])
+        self._last = [plan.last_round for plan in plans]
         self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
-        self.device = pick_device(first.runtime.device)
+        self.device = device = pick_device(first.runtime.device)
         torch.backends.cudnn.allow_tf32 = False  # float32 is float32 in convolutions too
         self.algorithm = first.algorithm.target(
-            stacked([plan.algorithm.settings for plan in plans], self.device)
+            stacked([plan.algorithm.settings for plan in plans], device)
         )
         self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes
             for one in distinct:
                 _ = one.dataset.train.features, one.dataset.train.targets
-        self.objective = first.model.target(first.model.settings, distinct, index, self.device)
+        self.objective = first.model.target(first.model.settings, distinct, index, device)
         check_unchanged(first, "model")
         self.clients_view = ClientSide(self.objective, first.dp.unit)
         if first.dp.unit == "record" and first.dp.trust != "none" and not self.objective.held.all():
@@ -153,7 +154,7 @@ class Stack:
                 "would only add noise; a record-level method needs at least one record at each "
                 "client"
             )
-        self.ledger = BatchLedger([member.ledger for member in self.members])
+        self.ledger = BatchLedger([member.ledger for member in members])
         self._noise = self._streams(noise_seeds)
         site = Site(
             setups=[plan.setup for plan in plans],
@@ -165,15 +166,15 @@ class Stack:
         self.mechanism = first.mechanism.target([plan.mechanism.settings for plan in plans], site)
         self.method_streams = self.mechanism.streams()
         self._begin()
-        states = [member.state for member in self.members if member.state is not None]
+        states = [member.state for member in members if member.state is not None]
         server, clients = (
             {
-                name: torch.stack([getattr(state, side)[name].to(self.device) for state in states])
+                name: torch.stack([getattr(state, side)[name].to(device) for state in states])
                 for name in getattr(states[0], side)
             }
             for side in ("server", "clients")
         )
-        own = set.intersection(*(set(member.own) for member in self.members))
+        own = set.intersection(*(set(member.own) for member in members))
         self.state = State(
             server,
             {
@@ -181,9 +182,9 @@ class Stack:
                 for name, value in clients.items()
             },
         )
-        recent = [member.recent for member in self.members]
+        recent = [member.recent for member in members]
         self.recent = [
-            torch.stack([models[-min(age, len(models))].to(self.device) for models in recent])
+            torch.stack([models[-min(age, len(models))].to(device) for models in recent])
             for age in range(first.evaluation.average_last, 0, -1)
         ]
 
@@ -191,7 +192,7 @@ class Stack:
         if seeds is None and self.plan.dp.noise == "secret":  # of seeds that nobody keeps
             return Streams([secrets.randbits(128) for _ in self.members])
         each = max((spec.per_round for spec in self.plan.specs), default=1)
-        last = (int(self._last.max()) + 1) * each - 1  # of the addresses of noise (`Mechanism`)
+        last = (max(self._last) + 1) * each - 1  # of the addresses of noise (`Mechanism`)
         drawn_by = noise_device(self.plan.runtime.noise, self.device)
         return Streams(seeds or [member.plan.seed for member in self.members], drawn_by, last)
 
@@ -218,7 +219,7 @@ class Stack:
             member.take(initial, run)
             member.recent = [initial.server["model"][run]]
 
-    def step(self, shown: bool = True) -> Mapping[str, Tensor]:
+    def step(self, shown: bool = True) -> Tensors:
         """One round of every member; returns the algorithm's diagnostics, as it marked them, none
         unless `shown`.
         """
@@ -228,7 +229,7 @@ class Stack:
         self.state, diagnostics = self._round(self.state, rounds)
         self.rounds = self.rounds + 1
         self.recent = [*self.recent[1:], self.state.server["model"]]
-        found: Mapping[str, Tensor] = {}
+        found: Tensors = {}
         if shown:
             found = diagnostics() if callable(diagnostics) else diagnostics
             self._wait()
@@ -298,10 +299,10 @@ class Stack:
     def until_event(self) -> int:
         """Rounds up to the next after which a member is evaluated or at its end."""
         after = self.plan.evaluation.after
-        counted = zip(self.rounds.tolist(), self._last.tolist(), strict=True)
+        counted = zip(self.rounds.tolist(), self._last, strict=True)
         return min(min(after(done) or last, last) - done for done, last in counted)
 
-    def evaluate(self, diagnostics: Mapping[str, Tensor]) -> None:
+    def evaluate(self, diagnostics: Tensors) -> None:
         """Appends a row to every member that is due, notes what in it looks at client data, and
         marks those that diverged.
         """

@@ -21,7 +21,6 @@ import fcntl
 import hashlib
 import io
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -113,23 +112,17 @@ class RunRecord:
         Raises:
           StoreError: none was kept.
         """
-        import numpy as np
-
         if MODEL not in self.result["files"]:
             raise StoreError(
                 f"{self.id}: its model was not kept; runtime.force=true runtime.keep_model=true "
                 "runs it again and keeps it"
             )
-        with np.load(io.BytesIO(self.content(MODEL)), allow_pickle=False) as file:
-            return file["model"]
+        return self._arrays(MODEL)["model"]
 
     @property
     def dealt(self) -> int:
         """How many records its clients hold."""
-        import numpy as np
-
-        with np.load(io.BytesIO(self.content("partition.npz")), allow_pickle=False) as file:
-            return len(file["indices"])
+        return len(self._arrays("partition.npz")["indices"])
 
     def series(self, metric: str) -> dict[int, float]:
         """round -> value of one metric."""
@@ -148,6 +141,11 @@ class RunRecord:
         if name != RESULT and hashlib.sha256(content).hexdigest() != self.result["files"].get(name):
             raise StoreError(f"{path}: was changed after it was written; {AGAIN}")
         return content
+
+    def _arrays(self, name: str) -> Any:
+        import numpy as np
+
+        return np.load(io.BytesIO(self.content(name)))
 
     def _json(self, name: str) -> Any:
         try:
@@ -285,7 +283,7 @@ class RunStore:
         old = unfinished / "replaced"
         with explained(target, "cannot be published"):
             replace_folder(target, files, unfinished / "publish", old)
-        shutil.rmtree(old if keep_checkpoint else unfinished, ignore_errors=True)
+        _delete(old if keep_checkpoint else unfinished)
         return RunRecord(run_id, target)
 
     def unfinished(self) -> list[str]:
@@ -299,7 +297,7 @@ class RunStore:
         if (self.partial / run_id).exists():
             with self.lock(run_id) as held:
                 if held and not self.checkpoint_file(run_id, forced=True).exists():
-                    shutil.rmtree(self.partial / run_id, ignore_errors=True)
+                    _delete(self.partial / run_id)
 
     def remove(self, run_id: str) -> None:
         """Deletes a finished run and what is left of an unfinished one."""
@@ -307,10 +305,10 @@ class RunStore:
         if folder.is_symlink():  # what it leads to is not of this store
             folder.unlink()
         elif folder.exists():
-            shutil.rmtree(grave, ignore_errors=True)  # of a removal that was killed
+            _delete(grave)  # of a removal that was killed
             folder.rename(grave)
-        shutil.rmtree(grave, ignore_errors=True)
-        shutil.rmtree(self.partial / run_id, ignore_errors=True)
+        _delete(grave)
+        _delete(self.partial / run_id)
 
 
 def sealed(files: Mapping[str, str | bytes], result: Mapping[str, Any]) -> dict[str, bytes]:
@@ -335,7 +333,7 @@ def metrics_csv(rows: Sequence[Mapping[str, float]]) -> str:
 
 def json_text(values: Any) -> str:
     """Readable JSON; numbers that JSON does not have (inf, nan) become null."""
-    return json.dumps(_finite(values), indent=2, allow_nan=False) + "\n"
+    return json.dumps(_finite(values), indent=2) + "\n"
 
 
 def yaml_text(values: Any) -> str:
@@ -346,13 +344,13 @@ def yaml_text(values: Any) -> str:
 
 
 def _finite(values: Any) -> Any:
-    if isinstance(values, Mapping):
-        return {key: _finite(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_finite(value) for value in values]
-    if isinstance(values, float) and not math.isfinite(values):
-        return None
-    return values
+    """The values as they are read back: keys are text, numbers that JSON does not have are None."""
+    return json.loads(json.dumps(values), parse_constant=lambda name: None)
+
+
+def _delete(folder: Path) -> None:
+    """Deletes a folder that may not be there."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
@@ -363,4 +361,4 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 
 def is_id(name: str) -> bool:
-    return len(name) == ID_DIGITS and all(letter in "0123456789abcdef" for letter in name)
+    return len(name) == ID_DIGITS and set(name) <= set("0123456789abcdef")

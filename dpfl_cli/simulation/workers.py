@@ -22,11 +22,11 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import PositiveInt
 
@@ -39,8 +39,8 @@ from dpfl_cli.simulation.progress import POLL, Outbox, Progress, forwarded
 from dpfl_cli.simulation.signals import handled
 
 if TYPE_CHECKING:
-    from dpfl_cli.simulation.execute import Outcome
-    from dpfl_cli.simulation.run_plan import Plan
+    from dpfl_cli.simulation.execute import Outcome, Stop
+    from dpfl_cli.simulation.run_plan import Options, Plan
     from dpfl_cli.simulation.store import RunStore
 
 GO_ON = "go-on"
@@ -71,7 +71,7 @@ class Assignment:
     """
 
     number: int
-    configs: dict[str, dict[str, Any]]
+    configs: dict[str, Options]
     outputs: Path
     folder: Path
     home: Path
@@ -106,7 +106,7 @@ class Backend(Settings):
 
 
 def execute_on_workers(
-    configs: Sequence[Mapping[str, Any]],
+    configs: Sequence[Options],
     plans: Sequence[Plan],
     store: RunStore,
     progress: Progress,
@@ -131,15 +131,13 @@ def execute_on_workers(
     if not missing:
         return [outcomes[plan.id] for plan in plans]
     prepare_data(missing, progress)  # here, so that every worker finds it done
-    composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
     by_id = {plan.id: plan for plan in missing}
     local = backend.elsewhere is None
-
-    def shared(plan: Plan) -> dict[str, Any]:
-        memory = {"launcher.memory": memory_budget(plan, len(dealt))}
-        return with_values(composed[plan.id], memory if local else {})
-
     dealt = deal(missing, backend.workers or len(cores_of_this_process()))
+    composed = {}
+    for plan, config in zip(plans, configs, strict=True):
+        shared = {"launcher.memory": memory_budget(plan, len(dealt))} if local else {}
+        composed[plan.id] = with_values(config, shared)
     with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
         assignments = []
         for number, mine in enumerate(dealt):
@@ -148,7 +146,7 @@ def execute_on_workers(
             own = {name: os.environ.get(name, "") for name in (COMMAND, ENVIRONMENT)}
             one = Assignment(
                 number,
-                {plan.id: shared(plan) for plan in mine},
+                {plan.id: composed[plan.id] for plan in mine},
                 outputs=store.outputs.resolve(),
                 folder=Path(folder),
                 home=Path.cwd(),
@@ -178,7 +176,7 @@ def _attend(
     backend: Backend,
     assignments: Sequence[Assignment],
     progress: Progress,
-    stop: Callable[[], bool],
+    stop: Stop,
 ) -> list[Ended]:
     """Starts the workers, forwards what they say until all have ended, and gathers what became of
     their runs.
@@ -262,7 +260,7 @@ def work(own: Assignment) -> Report:
 
 
 @contextlib.contextmanager
-def _stop_asked(own: Assignment) -> Iterator[Callable[[], bool]]:
+def _stop_asked(own: Assignment) -> Iterator[Stop]:
     """Yields whether to stop: the parent says so or is gone, or this process got SIGINT, SIGTERM or
     SIGUSR2 (its time is nearly up).
     """
