@@ -86,8 +86,9 @@ SMALLER_STEP, WIDER_STEPS = (0.1,), (300.0, 1000.0)
 BETWEEN_ON_ADULT = (5.0, 7.0)  # there 3 was DP-FedGD's best everywhere, and 10 the next
 WIDER_POINTS = ((0.01, 0.01, 0.001), (0.003, 0.003, 0.01), (0.001, 0.001, 0.001))
 WIDER_ADULT_POINTS = ((0.1, 10.0, 0.1), (0.1, 1.0, 0.01))
-# smaller and larger bounds beside a penalty of 1: both 0.01 and 1 were the best there
-WIDER_BOUNDS = ((0.1, 1.0, 0.001), (0.1, 1.0, 10.0))
+# smaller and larger bounds beside a penalty of 1: both 0.01 and 1 were the best there; then the
+# smaller one beside 0.1 too
+WIDER_BOUNDS = ((0.1, 1.0, 0.001), (0.1, 1.0, 10.0), (0.1, 0.1, 0.001))
 STEPS_UP_TO = f"up to {SERVER_STEPS[-1]:g}, and at scale=paper up to {WIDER_STEPS[-1]:g} on images"
 GAMMAS = (0.1, 1.0)
 WIDER_GAMMAS = (0.001, 0.01, 10.0)  # 0.01 at first, of which and 1 both were the best
