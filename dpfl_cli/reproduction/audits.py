@@ -46,8 +46,12 @@ def audit_facts(plan: Plan) -> dict[str, float | str]:
     largest bound of 99.9 % is above the claim (negative: it is below).
     """
     found, _ = kept_audit(plan, CANARIES, outputs_dir())
-    bounds: dict[str, float | str] = {"gaussian": NOT_GAUSSIAN, "gaussian_share": NOT_GAUSSIAN}
-    bounds |= found.bounds(CONFIDENCE)
-    if found.gaussian:
-        bounds["gaussian_share"] = 100 * float(bounds["gaussian"]) / found.claim
-    return {"claim": found.claim, "excess": found.excess, **bounds}
+    bounds = found.bounds(CONFIDENCE)
+    share = 100 * bounds["gaussian"] / found.claim if found.gaussian else NOT_GAUSSIAN
+    return {
+        "claim": found.claim,
+        "excess": found.excess,
+        "gaussian_share": share,
+        "gaussian": NOT_GAUSSIAN,
+        **bounds,
+    }

@@ -35,13 +35,12 @@ def curves(found: ScaffnewBound) -> pd.DataFrame:
         "iterations": (np.unique(times), sorted(some_chances)),
         "probability": (sorted(some_times), np.union1d(chances, found.probability)),
     }
-    parts: dict[str, pd.DataFrame] = {
+    parts = {
         over: pd.MultiIndex.from_product(axes, names=list(varied)).to_frame(index=False)
         for over, axes in varied.items()
     }
     points = pd.concat(parts, names=["over"]).reset_index("over")
-    iterations, probability = (points[name].to_numpy() for name in varied)
-    bound = found.bound(iterations, probability, found.step)
+    bound = found.bound(points["iterations"], points["probability"], found.step)
     return points.assign(step=found.step, bound=bound).astype({"iterations": int})
 
 
@@ -53,12 +52,23 @@ def draw_bound(found: ScaffnewBound, drawn: pd.DataFrame, setting: str) -> dict[
       drawn: the curves.
       setting: what the bound is of, in a line.
     """
-    times, chances = "local iterations T", "communication probability p = 1 / local steps"
-    best_time = f"T* = {found.iterations:,.0f}"
-    best_chance = f"p* = {found.probability:.4g} ({found.local_steps:.4g} local steps)"
-    panels = (
-        ("iterations", times, "probability", "p = {:.4g}", found.iterations, best_time),
-        ("probability", chances, "iterations", "T = {:,.0f}", found.probability, best_chance),
+    panels = (  # what varies, in words, what its curves differ in, and the best in words
+        (
+            "iterations",
+            "local iterations T",
+            "probability",
+            "p = {:.4g}",
+            found.iterations,
+            f"T* = {found.iterations:,.0f}",
+        ),
+        (
+            "probability",
+            "communication probability p = 1 / local steps",
+            "iterations",
+            "T = {:,.0f}",
+            found.probability,
+            f"p* = {found.probability:.4g} ({found.local_steps:.4g} local steps)",
+        ),
     )
     with canvas(9.2, 4.4, ncols=2, sharey=True) as (figure, axes):
         for axis, (over, x_title, other, title, best, star) in zip(axes, panels, strict=True):
