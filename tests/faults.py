@@ -366,8 +366,8 @@ FAULTS = [
     Fault(
         "a label that is true is matched by 1",
         "reproduction/rows.py",
-        "return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)",
-        "return bool(value == wanted)",
+        "value == one and isinstance(value, bool) == isinstance(one, bool)",
+        "value == one",
         "reproduction/test_reproduce.py::test_a_label_that_is_true_is_not_one",
     ),
     Fault(

@@ -159,7 +159,7 @@ def marked(
     rule: Best, winners: pd.DataFrame, rows: pd.DataFrame, labels: Sequence[str]
 ) -> pd.DataFrame:
     """The rows with rank and edge where they belong to a chosen cell."""
-    keys = [name for name in winners if name not in (RANK, EDGES)]
+    keys = list(winners.columns.drop([RANK, EDGES]))
     mine = matching(rows, rule.where, labels)[keys]
     found = mine.merge(winners, "left", keys).set_axis(mine.index).dropna(subset=RANK)
     rows = rows.copy()

@@ -54,10 +54,18 @@ class between:  # written as a function is: clients=between(10, 100)
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g}"
+
+
+def as_list(wanted: Any) -> list[Any]:
+    """The values of a label that is given as one or as several."""
+    return list(wanted) if isinstance(wanted, MANY) else [wanted]
+
 
 def grid(**labels: Any) -> Iterator[dict[str, Any]]:
     """Every combination of labels given as several values, the last label varying fastest."""
-    many = [list(one) if isinstance(one, MANY) else [one] for one in labels.values()]
+    many = map(as_list, labels.values())
     return (dict(zip(labels, one, strict=True)) for one in product(*many))
 
 
@@ -91,23 +99,24 @@ class Rows:
         """One cell, seed by seed; with best=OTHERS the best of those with the other labels, which
         for every seed the other seeds choose.
         """
-        rows, _ = self._found(measure, labels, math.inf if labels.get(BEST) == OTHERS else 0)
-        if labels.get(BEST) == OTHERS:
+        by_others = labels.get(BEST) == OTHERS
+        rows, _ = self._found(measure, labels, math.inf if by_others else 0)
+        if by_others:
             cells = self.frame.iloc[rows][[*self.labels, ROUND, RANK]].drop_duplicates()
             tried = [self(measure, **cell) for cell in records(cells)]
             highest = self.measures[measure].better == "higher"
             return best_by_others(tried, _words(measure, labels), highest=highest)
-        known, column = self.measures.get(measure), self._columns
+        known, column = self.measures.get(measure, Measure()), self._columns
         seeds = column(SEED)[rows].astype(float)
         noisy = isinstance(known, Metric) or not np.isnan(seeds).all()
         values = pd.Series(column("value")[rows].astype(float), index=seeds)
         if values.isna().any():
             note = column("note")[rows[0]] or "unknown"
             raise Missing(f"no number for {_words(measure, labels)}: {note}")
-        scale = known.even_scale if known is not None else "linear"
         first = (column(name)[rows[0]] for name in ("paper", "paper_std"))
         paper, std = (None if pd.isna(one) else float(one) for one in first)
-        return Sample(values, _words(measure, labels), measure, scale, not noisy, paper, std)
+        text, scale = _words(measure, labels), known.even_scale
+        return Sample(values, text, measure, scale, not noisy, paper, std)
 
     def beside(self, **labels: Any) -> Rows:
         """In a derived measure: the rows of another combination, which differs in these labels
@@ -267,7 +276,7 @@ def check_values(where: Where, known: Mapping[str, Sequence[Any]]) -> None:
     """Refuses a value that a label has at no scale ("": rows without it), with the nearest one."""
     for name, wanted in where.items():
         values = [*known.get(name, ()), ""]
-        for value in list(wanted) if isinstance(wanted, MANY) else [wanted]:
+        for value in as_list(wanted):
             if name in known and not isinstance(value, between) and value not in values:
                 near = nearest(str(value), map(str, known[name]))
                 raise ConfigError(f"no {name} '{value}'; {near}")
@@ -286,8 +295,8 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
         check_label(name, labels)
         if name not in frame:
             return frame.iloc[:0]
-    columns = {name: frame[name].to_numpy(dtype=object) for name in where}
-    return frame.iloc[_narrowed(columns.__getitem__, where, np.arange(len(frame)))]
+    rows = np.arange(len(frame))
+    return frame.iloc[_narrowed(lambda name: frame[name].to_numpy(dtype=object), where, rows)]
 
 
 def _narrowed(column: Callable[[str], np.ndarray], where: Where, rows: np.ndarray) -> np.ndarray:
@@ -305,8 +314,11 @@ def fitting(wanted: Any) -> Callable[[Any], bool]:
     """Whether a label's value is the one that is wanted, one of several, or between two."""
     if isinstance(wanted, between):
         return lambda value: is_number(value) and wanted.low <= value <= wanted.high
-    many = list(wanted) if isinstance(wanted, MANY) else [wanted]
-    return lambda value: value in many and any(_same(value, one) for one in many)
+    many = as_list(wanted)  # true is not 1
+    return lambda value: (
+        value in many
+        and any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in many)
+    )
 
 
 def places(rows: pd.DataFrame, labels: Iterable[str]) -> list[LabelValues]:
@@ -317,11 +329,6 @@ def places(rows: pd.DataFrame, labels: Iterable[str]) -> list[LabelValues]:
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a frame as mappings."""
     return cast(list[dict[str, Any]], frame.to_dict("records"))
-
-
-def _same(value: Any, wanted: Any) -> bool:
-    """Equal, where true is not 1."""
-    return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)
 
 
 def in_order(values: Iterable[Any]) -> list[Any]:
@@ -339,7 +346,4 @@ def is_number(value: Any) -> bool:
 
 
 def _words(measure: str, labels: Where) -> str:
-    def one(value: Any) -> str:
-        return f"{value.low:g}..{value.high:g}" if isinstance(value, between) else str(value)
-
-    return f"{measure}({', '.join(f'{name}={one(value)}' for name, value in labels.items())})"
+    return f"{measure}({', '.join(f'{name}={value}' for name, value in labels.items())})"

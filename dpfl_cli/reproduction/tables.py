@@ -55,7 +55,7 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
     Raises:
       ConfigError: a file is damaged.
     """
-    plain: dict[Any, Any] = {"": None, "True": True, "False": False}
+    plain = {"": None, "True": True, "False": False}
     try:
         parts = [
             pd.read_csv(io.StringIO(files[name]), dtype=str, keep_default_na=False)
