@@ -7,29 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.patches
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Rectangle
 
 from dpfl_cli.reproduction.artifact import Artifact, Figure, Scale
-from dpfl_cli.reproduction.layout import heading, number_text
+from dpfl_cli.reproduction.layout import heading, measure_of
 from dpfl_cli.reproduction.look import (
     GREY,
-    LETTERS,
     LOOKS,
-    NARROW,
-    NARROWEST,
-    PAPER,
     STYLE,
-    USUAL,
     WIDEST,
-    Look,
     colour_scale,
     draw_curve,
     draw_fits,
-    entries_of,
     in_even_lines,
     legend,
     mark_diverged,
@@ -38,9 +31,12 @@ from dpfl_cli.reproduction.look import (
     short,
 )
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
-from dpfl_cli.reproduction.rows import MANY, Rows, in_order, matching, records
+from dpfl_cli.reproduction.rows import Rows, as_list, in_order, matching, records
 
 FEW, LOW = 2, 2.1  # more rows of panels than that are lower, in inches, to be seen together
+NARROW, USUAL = 2.0, 3.3  # inches of a panel, at least and at most
+NARROWEST = 0.13  # inches of a bar, up to a width of the panel
+LETTERS = 12.5  # of a title in an inch
 
 
 def draw(artifact: Artifact, scale: Scale, rows: Rows) -> dict[str, bytes]:
@@ -59,11 +55,7 @@ def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
     parts = canvas.subfigures(len(drawn), height_ratios=heights, squeeze=False)
     for one, part in zip(drawn, parts.flat, strict=True):
-        entries, title = one.fill(part), one.spec.title
-        above = bool(entries) and one.down > FEW
-        legend(part, entries, one.size[0], title if above else None)
-        if title and not above:
-            part.suptitle(title, fontsize=9)
+        legend(part, one.fill(part), one.size[0], one.spec.title, one.down > FEW)
     canvas.suptitle(_title(artifact, scale, drawn, int(LETTERS * width)), fontsize=10)
     return canvas
 
@@ -81,8 +73,8 @@ class _Drawing:
         if isinstance(spec.spread, str):
             self.found = self.found.assign(std=self._beside(self.found, spec.spread))
         names = self.values(spec.series) if spec.series else list(spec.measures)
-        self.named = spec.series is not None or len(names) > 1  # in the legend
-        self.names: dict[Any, Look] = dict.fromkeys(names, LOOKS[0])
+        self.named = bool(spec.series) or len(names) > 1  # in the legend
+        self.names = dict.fromkeys(names, LOOKS[0])
         least, most, beside = NARROW, USUAL, 0.0
         if spec.kind == "bars":
             bars = len(self.values(spec.x)) * len(names)
@@ -96,7 +88,7 @@ class _Drawing:
         along = (len(panels[1]) if len(panels) > 1 else len(keys)) or 1
         lines = math.ceil(along / max(1, round((WIDEST - beside) / least)))
         self.across = math.ceil(along / lines)
-        empty: list[tuple[Any, ...] | None] = [None] * (lines * self.across - along)
+        empty = [None] * (lines * self.across - along)
         starts = range(0, len(keys), along)
         self.keys = [key for at in starts for key in (*keys[at : at + along], *empty)] or [None]
         self.down = len(self.keys) // self.across
@@ -115,8 +107,8 @@ class _Drawing:
         present = set(self.found[name]) - {""}
         return [one for one in in_order(self.rows[name]) if one in present]
 
-    def fill(self, canvas: Any) -> dict[str, Any]:
-        """Draws into a part of a figure; returns what its legend says."""
+    def fill(self, canvas: Any) -> Any:
+        """Draws into a part of a figure; returns its panels."""
         spec, artifact = self.spec, self.artifact
         axes = canvas.subplots(self.down, self.across, squeeze=False, sharey=spec.share_y)
         images: dict[int, Any] = {}  # of heat maps, the last one of each row
@@ -152,9 +144,9 @@ class _Drawing:
         for first, *_ in axes:
             first.set_ylabel(spec.y_title or self._axis_title(up))
         for number, image in images.items():
-            bar = canvas.colorbar(image, ax=axes[number].tolist())
-            bar.set_label(self._axis_title(spec.measures))
-        return entries_of(axes)
+            title = self._axis_title(spec.measures)
+            canvas.colorbar(image, ax=axes[number].tolist(), label=title)
+        return axes
 
     def spread(self, cells: pd.DataFrame) -> list[pd.Series]:
         """The lower and the upper ends of what these cells, of one measure, spread over, if they
@@ -162,10 +154,9 @@ class _Drawing:
         """
         if not self.spec.spread or cells["std"].isna().all():
             return []
-        measure = cells[MEASURE].iloc[0]
-        known = self.artifact.measures.get(measure)
+        known = self.artifact.measures.get(cells[MEASURE].iloc[0])
         # what was chosen among values of a setting, as local steps, is not negative
-        bounds = known.bounds if known else (0.0 if measure.startswith(BEST) else None, None)
+        bounds = known.bounds if known else (0.0, None)
         width = cells["std"].fillna(0)
         return [(cells["value"] + side * width).clip(*bounds) for side in (-1, 1)]
 
@@ -173,7 +164,7 @@ class _Drawing:
         known = self.artifact.measures
         units = {known[name].unit for name in measures if name in known}
         unit = f" ({units.pop()})" if len(units) == 1 and units != {""} else ""
-        return ", ".join(self.artifact.title_of(name) for name in measures) + unit
+        return ", ".join(map(self.artifact.title_of, measures)) + unit
 
     def _placed(self, inside: pd.DataFrame) -> pd.DataFrame:
         """The finite cells with a place on the x axis, in its order: `at`, a numeric label or
@@ -216,8 +207,7 @@ class _Drawing:
         """Vertical lines at every different value of a measure whose labels, where it has them, are
         the panel's; in the colour of its series, if they are several.
         """
-        several = {name: one if isinstance(one, MANY) else [one] for name, one in panel.items()}
-        where = {MEASURE: measure, **{name: [*many, ""] for name, many in several.items()}}
+        where = {MEASURE: measure, **{name: [*as_list(one), ""] for name, one in panel.items()}}
         found = matching(self.rows, where, self.labels)
         found = found[np.isfinite(found["value"])]
         values = found["value"].map("{:.6g}".format).astype(float)
@@ -254,8 +244,7 @@ class _Drawing:
                 error_kw={"linewidth": 1},
             )
             if spec.numbers:
-                cells = zip(shown[MEASURE], shown["value"], strict=True)
-                texts = [number_text(artifact, measure, value) for measure, value in cells]
+                texts = [measure_of(artifact, cell).text(cell["value"]) for cell in records(shown)]
                 axis.bar_label(bars, texts, fontsize=6.5, padding=2)
             known = shown[shown["paper"].notna()]
             if not known.empty:
@@ -266,7 +255,7 @@ class _Drawing:
                     color="black",
                     markersize=max(7.0, 22 * width),
                     markeredgewidth=1.6,
-                    label=PAPER,
+                    label="paper",
                 )
         crowded = len(groups) > 4
         wide = 24 if crowded else 40 // max(len(groups), 1)
@@ -296,10 +285,9 @@ class _Drawing:
             axis.text(x, y, text, color=colour, ha="center", va="center", fontsize=6.5)
             if cell[BEST]:
                 corner = x - 0.48, y - 0.48
-                frame = mpl.patches.Rectangle(
-                    corner, 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2
+                axis.add_patch(
+                    Rectangle(corner, 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2)
                 )
-                axis.add_patch(frame)
         return image
 
 
@@ -324,7 +312,10 @@ def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing], wide: in
     if len(runs) and artifact.trains:
         count = "–".join(dict.fromkeys(f"{n:.0f}" for n in (runs.min(), runs.max())))
         parts.append(f"{count} seed{'s' if runs.max() > 1 else ''}")
-    drawn = [one for one in drawn if one.spec.spread and one.spec.kind != "heatmap"]
-    spreads = any(one.found["std"].notna().any() for one in drawn)
+    spreads = any(
+        one.found["std"].notna().any()
+        for one in drawn
+        if one.spec.spread and one.spec.kind != "heatmap"
+    )
     about = ", ".join(parts) + " (± 1 standard deviation)" * spreads
     return "\n".join(in_even_lines(text, min(110, wide)) for text in (artifact.title, about))

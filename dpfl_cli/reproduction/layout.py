@@ -8,7 +8,7 @@ import pandas as pd
 
 from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
-from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
+from dpfl_cli.reproduction.measure import DASH, LARGE, MEASURE, RANK, ROUND, Measure
 from dpfl_cli.reproduction.numbers import rounded_up
 from dpfl_cli.reproduction.reduce import edges_text
 from dpfl_cli.reproduction.rows import LabelValues, Rows, in_order, matching, records
@@ -17,8 +17,6 @@ from dpfl_cli.reproduction.templating import table_row, template
 from dpfl_cli.reproduction.verdict import EQUAL_VARIANCES, interval_text
 from dpfl_cli.simulation.plugins import plugin_words
 
-DASH = "–"
-LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
 FAR = 10  # a factor from which on a ratio says more than a difference in percent
 EDGE = " (edge)"  # beside a chosen cell on the edge of its grid
 POOLING = (
@@ -86,18 +84,18 @@ def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
     down = _ordered([key[:side] for key in inside])
     across = _ordered([key[side:] for key in inside])
     printed = {key[side:] for key, cells in inside.items() if any(map(_is_printed, cells))}
-    header = [artifact.title_of(name) for name in spec.rows]
+    header = [*map(artifact.title_of, spec.rows)]
     for key in across:
         named = zip(spec.columns, key, strict=True)
-        title = ", ".join(heading(artifact, name, value) for name, value in named)
-        title = title or " / ".join(artifact.title_of(measure) for measure in spec.cells)
+        title = ", ".join(heading(artifact, *pair) for pair in named)
+        title = title or " / ".join(map(artifact.title_of, spec.cells))
         header += [title, "paper"] if key in printed else [title]
     lines = []
     for start in down:
         line = [artifact.title_of(value) if value != "" else DASH for value in start]
         for key in across:
             cells = inside.get((*start, *key), [])
-            cells = sorted(cells, key=lambda cell: spec.cells.index(cell[MEASURE]))
+            cells.sort(key=lambda cell: spec.cells.index(cell[MEASURE]))
             ours = [_ours(artifact, cell, cell[MEASURE] in signed) for cell in cells]
             line.append(", ".join(ours) or DASH)
             if key in printed:
@@ -141,39 +139,16 @@ def heading(artifact: Artifact, name: str, value: Any) -> str:
     return shown if isinstance(value, str) else f"{artifact.title_of(name)} {shown}"
 
 
-def _format(artifact: Artifact, measure: str, value: float) -> str:
-    """How a number is shown: to the decimals of its measure, or to four significant digits."""
-    known = artifact.measures.get(measure)
-    decimals = known.decimals if known is not None else None
-    if decimals is None or (abs(value) >= LARGE and not (decimals == 0 and value.is_integer())):
-        return ".4g"
-    return ".1e" if 0 < abs(value) < 0.5 * 10**-decimals else f".{decimals}f"
-
-
-def number_text(artifact: Artifact, measure: str, value: float) -> str:
-    """A number as tables show it."""
-    if math.isnan(value):
-        return DASH
-    if math.isinf(value):
-        return "never" if isinstance(artifact.measures.get(measure), Derived) else "diverged"
-    return format(value, _format(artifact, measure, value))
-
-
-def _with_spread(artifact: Artifact, measure: str, value: float, spread: float) -> str:
-    """A number and, where it has one, its spread: to the decimals that the number is shown to."""
-    text = number_text(artifact, measure, value)
-    if math.isnan(spread) or not math.isfinite(value):
-        return text
-    shown, own = _format(artifact, measure, value), _format(artifact, measure, spread)
-    fixed = shown[-1] == "f" and own != ".4g"
-    return f"{text} ± {format(spread, shown) if fixed else number_text(artifact, measure, spread)}"
+def measure_of(artifact: Artifact, cell: Mapping[str, Any]) -> Measure:
+    """What a cell is of; what was chosen (best.<label>) is shown like any measure."""
+    return artifact.measures.get(cell[MEASURE], Measure())
 
 
 def _ours(artifact: Artifact, cell: TableCell, signed: bool) -> str:
     edge = EDGE if cell["edge"] and signed else ""
     if cell["text"]:
         return str(cell["text"]) + edge
-    text = _with_spread(artifact, cell[MEASURE], cell["value"], cell["std"])
+    text = measure_of(artifact, cell).text(cell["value"], cell["std"])
     if text == DASH and cell["note"] and not cell[ROUND]:
         return f"{DASH} ({cell['note']})"
     text += f" ({cell['diverged']} of {cell['n']} diverged)" if cell["diverged"] else ""
@@ -187,9 +162,7 @@ def _ours(artifact: Artifact, cell: TableCell, signed: bool) -> str:
 
 def _paper(artifact: Artifact, cells: Sequence[TableCell]) -> str:
     known = [cell for cell in cells if _is_printed(cell)]
-    texts = [
-        _with_spread(artifact, cell[MEASURE], cell["paper"], cell["paper_std"]) for cell in known
-    ]
+    texts = [measure_of(artifact, cell).text(cell["paper"], cell["paper_std"]) for cell in known]
     notes = dict.fromkeys(cell["paper_note"] for cell in known if cell["paper_note"])
     return (", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")) or DASH
 
@@ -201,15 +174,15 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
     lines = []
     for cell in records(beside(artifact, rows)):
         values = (cell[name] for name in (*labels, RANK, ROUND) if cell[name] != "")
-        which = ", ".join(artifact.title_of(value) for value in values)
+        which = ", ".join(map(artifact.title_of, values))
         errors = f"{cell['errors']:+.1f}" if math.isfinite(cell["errors"]) else DASH
-        measure = cell[MEASURE]
-        ours, paper = (number_text(artifact, measure, cell[name]) for name in ("value", "paper"))
+        measure = measure_of(artifact, cell)
+        ours, paper = measure.text(cell["value"]), measure.text(cell["paper"])
         share = cell["difference"] / abs(cell["paper"]) if cell["paper"] else math.nan
         relative = f"{100 * share:+.1f} %" if math.isfinite(share) else DASH
         far = cell["ratio"] >= FAR or cell["ratio"] <= 1 / FAR
         relative = f"x {cell['ratio']:.2g}" if far else relative
-        lines.append([which, artifact.title_of(measure), ours, paper, relative, errors])
+        lines.append([which, artifact.title_of(cell[MEASURE]), ours, paper, relative, errors])
     return markdown(["cell", "measure", "ours", "paper", "difference", "in standard errors"], lines)
 
 
@@ -266,17 +239,15 @@ def privacy_table(artifact: Artifact, rows: Rows) -> str:
         return ""
     some = [name for name in OF_SOME if any(_known(row[name]) for row in priced)]
     columns = [*some, *STATED]
-    printed = [name for name in columns if name != "releases"]  # however many these are
     groups: dict[tuple[str, ...], list[TableCell]] = {}
     for row in priced:
-        groups.setdefault(tuple(_privacy_text(row, name) for name in printed), []).append(row)
+        groups.setdefault(tuple(_privacy_text(row, name) for name in columns), []).append(row)
     lines = []
     for key, members in groups.items():
-        shown = dict(zip(printed, key, strict=True))
         counts = [int(row["releases"]) for row in members if _known(row["releases"])]
-        ends = [str(one) for one in sorted({min(counts), max(counts)})] if counts else [DASH]
-        shown["releases"] = " to ".join(ends)
-        lines.append([_who(artifact, members, rows.labels), *(shown[name] for name in columns)])
+        ends = sorted({min(counts), max(counts)}) if counts else [DASH]
+        releases = " to ".join(map(str, ends))
+        lines.append([_who(artifact, members, rows.labels), *(text or releases for text in key)])
     stated = [row["not_covered"] for row in priced if _known(row["not_covered"])]
     items = dict.fromkeys(item for one in stated for item in one.split("; "))
     note = f"\n\nEvery epsilon above: {'; '.join(items)}." if items else ""
@@ -290,10 +261,12 @@ def _known(value: Any) -> bool:
 
 
 def _privacy_text(row: TableCell, name: str) -> str:
-    """A column of a row's statement; the epsilon of a nominal target is to four digits, rounded
-    up.
+    """A column of a row's statement, "" of the releases, however many these are; the epsilon of a
+    nominal target is to four digits, rounded up.
     """
     value = row[name]
+    if name == "releases":
+        return ""
     if not _known(value):
         why = name == "epsilon" and row["trust"] != "none"
         return f"{DASH} ({row['epsilon_reason'] or 'not private'})" if why else DASH
@@ -310,12 +283,9 @@ def _privacy_text(row: TableCell, name: str) -> str:
 
 
 def _who(artifact: Artifact, members: Sequence[TableCell], labels: Sequence[str]) -> str:
-    texts = []
-    for name in labels:
-        values = list(dict.fromkeys(row[name] for row in members if row[name] != ""))
-        if values and len(values) <= 4:
-            texts.append("/".join(artifact.title_of(value) for value in values))
-    return ", ".join(texts)
+    columns = (dict.fromkeys(row[name] for row in members if row[name] != "") for name in labels)
+    few = (values for values in columns if 0 < len(values) <= 4)
+    return ", ".join("/".join(map(artifact.title_of, values)) for values in few)
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

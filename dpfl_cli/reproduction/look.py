@@ -31,7 +31,7 @@ STYLES = (
     (0, (1, 3)),
     (0, (4, 1, 1, 1)),
 )
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = "os^DvPX*"
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "**")
 
 
@@ -45,7 +45,6 @@ class Look(NamedTuple):
 
 
 LOOKS = tuple(map(Look, COLOURS, STYLES, MARKERS, HATCHES))
-LETTERS = 12.5  # of a title in an inch
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -61,9 +60,6 @@ STYLE: Any = {
     "figure.dpi": 160,
 }
 GREY = "#666666"  # of vertical lines that belong to no series
-PAPER, DIVERGED = "paper", "diverged"  # legend entries
-NARROWEST = 0.13  # inches of a bar, up to a width of the panel
-NARROW, USUAL = 2.0, 3.3  # inches of a panel, at least and at most
 WIDEST = 12.5  # inches of a figure, 2000 pixels: more cannot be read at the width of a page
 MARKED = 16  # lines with at most this many points get markers
 LETTER = 0.085  # inches that one below an axis takes
@@ -135,7 +131,7 @@ def draw_fits(
         slope, start = np.polyfit(at.map(of), value, 1)
         with np.errstate(invalid="ignore"):  # of a level line it is 0 / 0
             share = np.corrcoef(at.map(of), value)[0, 1] ** 2
-        xs = np.linspace(at.min(), at.max(), 50)
+        xs = np.linspace(at.min(), at.max())
         said = f"{label} in {words}: R^2 {share:.2f}"
         ys = [slope * of(x) + start for x in xs]
         axis.plot(xs, ys, color=look.colour, linestyle=style, linewidth=1.1, label=said)
@@ -166,7 +162,7 @@ def mark_diverged(axis: Axes, places: Sequence[float]) -> None:
     whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
     if len(places):
         heights = [0.96] * len(places)
-        axis.plot(places, heights, "k^", markersize=7, transform=whole, label=DIVERGED)
+        axis.plot(places, heights, "k^", markersize=7, transform=whole, label="diverged")
 
 
 def short(number: float) -> str:
@@ -181,19 +177,19 @@ def colour_scale(values: pd.Series, log: bool) -> Normalize:
     return (LogNorm if log and low > 0 else Normalize)(low, high)
 
 
-def entries_of(axes: Any) -> dict[str, Any]:
-    """What a legend of all panels says: a text -> the line or bar that it is of."""
-    entries: dict[str, Any] = {}
+def legend(canvas: Any, axes: Any, width: float, title: str, above: bool) -> None:
+    """One legend of all panels, below them, or above them with the title of the figure, which
+    stands there alone elsewhere.
+    """
+    entries: dict[str, Any] = {}  # a text -> the line or bar that it is of
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    return entries
-
-
-def legend(canvas: Any, entries: Mapping[str, Any], width: float, title: str | None) -> None:
-    """One legend of all panels, below them, or with a title, which may be empty, above them."""
     if entries:
-        longest = max(len(label) for label in entries)
-        columns = max(1, min(len(entries), int(width * 14 / (longest + 7))))
-        where = f"outside {'lower' if title is None else 'upper'} center"
-        canvas.legend(entries.values(), entries.keys(), loc=where, ncols=columns, title=title)
+        columns = max(1, min(len(entries), int(width * 14 / (max(map(len, entries)) + 7))))
+        place: Any = {"loc": "outside lower center"}
+        if above:
+            place, title = {"loc": "outside upper center", "title": title}, ""
+        canvas.legend(entries.values(), entries.keys(), ncols=columns, **place)
+    if title:
+        canvas.suptitle(title, fontsize=9)

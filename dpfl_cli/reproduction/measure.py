@@ -3,20 +3,21 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dpfl_cli.config.errors import ConfigError, nearest
 
 Scalar = bool | int | float | str | None
 Facts = Callable[[str], Any]  # looks up what is known of a run before it starts
 Where = Mapping[str, Any]  # label -> its value, or a list of values, or between(low, high)
-BEST, MEASURE, ROUND, RANK, SEED = (
-    "best",
-    "measure",
-    "round",
-    "rank",
-    "seed",
-)  # columns beside labels
+# columns beside labels
+BEST, MEASURE, ROUND, RANK, SEED = "best", "measure", "round", "rank", "seed"
+At = Literal["first", "last", "final", "min", "max", "series"]
+TIMES = get_args(At)
+
+
+DASH = "–"
+LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,28 @@ class Measure:
         """Whether it is taken only of cells that a `Best` chose, and so after the choice."""
         return bool({BEST, RANK} & set(self.where)) and not isinstance(self, Derived)
 
+    def text(self, value: float, spread: float = math.nan) -> str:
+        """A number as tables show it and, where it has one, its spread: to the decimals that the
+        number is shown to.
+        """
+        if math.isnan(value):
+            return DASH
+        if math.isinf(value):
+            return "never" if isinstance(self, Derived) else "diverged"
+        shown = self._format(value)
+        text = format(value, shown)
+        if math.isnan(spread):
+            return text
+        fixed = shown[-1] == "f" and self._format(spread) != ".4g"
+        return f"{text} ± {format(spread, shown) if fixed else self.text(spread)}"
+
+    def _format(self, value: float) -> str:
+        """How a number is shown: to so many decimals, or to four significant digits."""
+        decimals = self.decimals
+        if decimals is None or (abs(value) >= LARGE and not (decimals == 0 and value.is_integer())):
+            return ".4g"
+        return ".1e" if 0 < abs(value) < 0.5 * 10**-decimals else f".{decimals}f"
+
 
 # What is the same wherever a metric is shown, unless a `Metric` says otherwise.
 KNOWN: dict[str, dict[str, Any]] = {
@@ -90,7 +113,7 @@ class Metric(Measure):
     """
 
     metric: str
-    at: Literal["first", "last", "final", "min", "max", "series"] | int = "final"
+    at: At | int = "final"
     _: KW_ONLY
     rounds: Sequence[int] = ()
     plus: Sequence[str] = ()
@@ -102,9 +125,6 @@ class Metric(Measure):
         for name, value in KNOWN.get(self.metric, {}).items():
             if getattr(self, name) in ("", None):
                 object.__setattr__(self, name, value)
-
-
-TIMES = ("first", "last", "final", "min", "max", "series")
 
 
 @dataclass(frozen=True)

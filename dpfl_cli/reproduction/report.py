@@ -21,7 +21,7 @@ from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.folder import Made, folders, publish
 from dpfl_cli.reproduction.grid import commands
 from dpfl_cli.reproduction.judge import GROUPS, IN_SPREAD, NEAR, NOT_RUN, PARTLY, STANDINS, Verdict
-from dpfl_cli.reproduction.measure import MEASURE, ROUND
+from dpfl_cli.reproduction.measure import DASH, MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.templating import MARKDOWN, template
 from dpfl_cli.reproduction.two_sizes import CHANGED, added, why
@@ -47,7 +47,6 @@ BUDGET: Mapping[str, Mapping[str, Of | None]] = {
 # hours on two cores with nothing else running, by docs/speed.md
 ON_TWO_CORES = {"dynamic": "about 2.2", "fedexp": "2.0", "fednew": "about 9"}
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
-DASH = "–"
 POINTS = 80  # rounds of a curve that a plot keeps
 
 VerdictCounts = Mapping[str, Mapping[str, int]]
@@ -97,9 +96,8 @@ class Shown(Made):
     def sections(self) -> dict[str, Markup]:
         """The page's sections by heading, as HTML; what is before the first is ""."""
         _, _, body = self.page.partition("\n")
-        first, *others = re.split(r"^## ", body, flags=re.MULTILINE)
-        named = (one.partition("\n") for one in others)
-        texts = {"": first, **{heading: text for heading, _, text in named}}
+        first, *others = re.split(r"^## (.*)\n", body, flags=re.MULTILINE)
+        texts = {"": first, **dict(zip(others[::2], others[1::2], strict=True))}
         return {heading: Markup(MARKDOWN.render(text)) for heading, text in texts.items()}
 
     @property
@@ -200,10 +198,9 @@ class Shown(Made):
         """Means over seeds of every number and curve, and the paper's, for the page's plot."""
         title = self.declared.title_of if self.declared else str
         parts = [pd.read_csv(self.folder / name) for name in ("table.csv", "series.csv")]
-        frame = pd.concat(parts)
-        labels = [str(name) for name in frame.columns[: frame.columns.get_loc(MEASURE)]]
+        frame = pd.concat(parts).astype({"value": float})
+        labels = list(frame.columns[: frame.columns.get_loc(MEASURE)])
         keys = [*labels, MEASURE, ROUND]
-        frame = frame.reindex(columns=[*keys, "value"]).astype({"value": float})
         rounds = sorted(frame[ROUND].dropna().unique())
         kept = [*rounds[:: len(rounds) // POINTS + 1], *rounds[-1:], math.nan]
         cells = frame[frame[ROUND].isin(kept)].groupby(keys, sort=False, dropna=False)["value"]
@@ -289,12 +286,22 @@ def partly(shown: Iterable[Shown]) -> int:
     return sum(one.data == PARTLY for one in claims)
 
 
-def _filled(file: str, /, **given: Any) -> str:
+def _filled(file: str, **given: Any) -> str:
     """A template filled in with what is given and what all of them may use."""
-    known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": budget}
-    known |= {"partly": partly, "hours": hours, "numbers": numbers, "of_these": of_these}
-    known |= {"two_cores": ON_TWO_CORES, "changed": CHANGED, "interval": interval_text}
-    return template(file)(**known, **given)
+    return template(file)(
+        groups=COUNTED,
+        findings=FINDINGS,
+        totals=totals,
+        budget=budget,
+        partly=partly,
+        hours=hours,
+        numbers=numbers,
+        of_these=of_these,
+        two_cores=ON_TWO_CORES,
+        changed=CHANGED,
+        interval=interval_text,
+        **given,
+    )
 
 
 def index_md(root: Path) -> str:
