@@ -19,8 +19,9 @@ first:
     y         = what the mechanism makes of mean_i yhat_i
     lambda_i <- lambda_i + rho (Y_i - y)
     theta    <- theta - eta y
-`bound_aux` (`solves.joined_side`): `project` g_i + b_i onto the ball of radius C2; `clip_auxiliary`
-g_i + CLIP(b_i, C2 - C1); `xi` g_i + xi b_i with the paper's xi, where g_i + b_i is too long.
+`bound_aux` (`record_bounds.joined_side`): `project` g_i + b_i onto the ball of radius C2;
+`clip_auxiliary` g_i + CLIP(b_i, C2 - C1); `xi` g_i + xi b_i with the paper's xi, where g_i + b_i is
+too long.
 Y_i, with `dual=paper`, is what the client sent: its message where it adds noise itself, yhat_i
 where it does not; `dual=off` keeps lambda_i = 0. The curvature of h is left to the damping. Without
 privacy `clip_norm=null` lifts all three bounds.
@@ -30,10 +31,11 @@ Releases:
                  records, one record moves it by at most
                    C1 / (gamma m) + D C2 / (gamma (gamma m + D))     when it is left out,
                    2 C1 / (gamma m) + D C2 / (gamma (gamma m + D))   when it is replaced,
-                 derived in `solves.solve_sensitivity`. That is `sensitivity=tight`. `paper` is
-                 Lemma 3's larger constant, which needs gamma m > D; `xi_safe` is tight with C1
-                 times C2 / sqrt(C2^2 - C1^2), the slope of g + xi(g) b. Under shared noise it is
-                 the largest among the clients, that of the smallest m, which scales the noise. For
+                 derived in `record_bounds.solve_sensitivity`. That is `sensitivity=tight`.
+                 `paper` is Lemma 3's larger constant, which needs gamma m > D; `xi_safe` is tight
+                 with C1 times C2 / sqrt(C2^2 - C1^2), the slope of g + xi(g) b. Under shared noise
+                 it is the largest among the clients, that of the smallest m, which scales the
+                 noise. For
                  I (x) K_i the same holds with the d_x x d_x matrix, because
                  ||A G||_F <= ||A||_2 ||G||_F.
 

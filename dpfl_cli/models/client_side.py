@@ -121,7 +121,7 @@ class ClientSide:
         return drawn_batch(own, stream, numbers, held, size, device, repeats)
 
     def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
-        """As `batches.epoch`, of the clients' records."""
+        """As `draws.epoch`, of the clients' records."""
         held, device = self.__objective.held, self.device
         if not self.__counts_public:
             raise PrivacyError(
@@ -228,7 +228,7 @@ class ClientSide:
         constant: Constant = "tight",
     ) -> Bounded:
         """(H_i + damping I)^-1 v_i, with v_i from the mean clipped gradient g_i and b_i
-        (`solves.joined_side`).
+        (`record_bounds.joined_side`).
 
         Args:
           parameters: [R, M, d] where gradients and Hessians are taken.
@@ -237,10 +237,10 @@ class ClientSide:
             of v_i, D of the Frobenius norm of a record's matrix.
           damping: [R] gamma, positive.
           curvature: as for `damped_solve`.
-          how, constant: as for `solves.joined_side` and `solves.solve_sensitivity`.
+          how, constant: as for `record_bounds.joined_side` and `record_bounds.solve_sensitivity`.
 
         Returns:
-          [R, M, d], as `solves.solved_mean`.
+          [R, M, d], as `record_bounds.solved_mean`.
         """
         clips = clip_norm, side_clip_norm, curvature_clip_norm
         for number in (*clips, damping):
