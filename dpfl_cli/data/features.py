@@ -130,7 +130,7 @@ class Resolved:
             )
         self.public = fit if components is not None or backbone.fitted else 0
         self.used = {"train": range(fit, fit + private), "test": range(tests)}
-        self.needed = self.used | {"train": range(fit - self.public, fit + private)}
+        self.needed = self.used | {"train": range(0 if self.public else fit, fit + private)}
         self.weights_sha256 = self.weights and digest(self.weights).sha256
 
     @property

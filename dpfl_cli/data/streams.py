@@ -95,7 +95,7 @@ class DeviceDraws:
           held: [R, M] number of records of every client, at least `size`.
         """
         out = torch.empty(*held.shape, size, dtype=torch.int64, device=self.device)
-        for run in self._first_runs(name, rounds, out, map(bytes, held)):
+        for run in self._first_runs(name, rounds, out, [row.tobytes() for row in held]):
             numbers = torch.arange(int(held[run].max()), device=self.device)
             absent = numbers >= on_device(held[run], self.device).unsqueeze(-1)
             uniform = torch.empty(absent.shape, dtype=torch.float64, device=self.device).uniform_(
@@ -205,7 +205,8 @@ class Streams:
         if drawing is not None:
             return drawing.subset(name, rounds, held.copy(), size)
         chosen = np.empty((len(self.seeds), clients, size), np.int64)
-        for (seed, round_, _), runs in sharing(self.seeds, rounds.tolist(), map(bytes, held)):
+        facts = (row.tobytes() for row in held)
+        for (seed, round_, _), runs in sharing(self.seeds, rounds.tolist(), facts):
             for tile, mine in enumerate(slices(clients, CLIENT_TILE)):
                 generator = stream_generator(seed, name, round_, tile)
                 chosen[runs, mine] = _subsets(generator, held[runs[0], mine], size)

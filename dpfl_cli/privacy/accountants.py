@@ -169,7 +169,7 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> PrivacyCost:
         epsilon = accountant.epsilon(ledger, delta)
         reason = "not private" if math.isinf(epsilon) else None
     except PrivacyError as refusal:
-        epsilon, reason = 0.0, str(refusal)
+        epsilon, reason = math.nan, str(refusal)
     common = {what: _values(_charged(ledger), what) for what in ("unit", "relation", "scope")}
     return PrivacyCost(
         epsilon=epsilon if reason is None else None,

@@ -136,6 +136,8 @@ def execute_on_workers(
     dealt = deal(missing, backend.workers or len(cores_of_this_process()))
     composed = {}
     for plan, config in zip(plans, configs, strict=True):
+        if plan.id not in by_id:
+            continue
         shared = {"launcher.memory": memory_budget(plan, len(dealt))} if local else {}
         composed[plan.id] = with_values(config, shared)
     with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
