@@ -4,8 +4,7 @@ has no such target the epsilon of its noise, without running it.
 
 import argparse
 
-from dpfl_cli.cli.pricing import add_run_arguments, private_plan, release_line
-from dpfl_cli.cli.tables import epsilon_text
+from dpfl_cli.cli.pricing import add_run_arguments, privacy_line, private_plan, release_line
 from dpfl_cli.privacy.nominal import proved_from
 
 
@@ -27,11 +26,7 @@ def execute(args: argparse.Namespace) -> int:
     report = privacy_report(plan, ledger)
     if noise is not None:
         print(f"mechanism.{field}={noise!r}")
-    print(
-        f"  mechanism={plan.mechanism.name}: epsilon {epsilon_text(report)} at delta {dp.delta:g} "
-        f"({plan.accountant.name}, per {dp.unit}, {dp.relation}), "
-        f"{report['releases']} releases over {plan.rounds} rounds; tuning not included"
-    )
+    print(f"  {privacy_line(plan)}")
     if "stopped" in report:
         target = "" if dp.epsilon is None else f"; dp.epsilon={dp.epsilon:g} sets its noise"
         print(f"  the run ends {report['stopped']}{target}")

@@ -42,6 +42,21 @@ def private_plan(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
     return plan
 
 
+def privacy_line(plan: "Plan") -> str:
+    """What a planned run's releases cost, in one line."""
+    from dpfl_cli.cli.tables import epsilon_text
+    from dpfl_cli.simulation.results import privacy_report
+
+    dp, report = plan.dp, privacy_report(plan, plan.ledger())
+    if dp.trust == "none":
+        return "nothing is private"
+    return (
+        f"mechanism={plan.mechanism.name}: epsilon {epsilon_text(report)} at delta {dp.delta:g} "
+        f"({plan.accountant.name}, per {dp.unit}, {dp.relation}), "
+        f"{report['releases']} releases over {plan.rounds} rounds; tuning not included"
+    )
+
+
 def prices_of(record: "RunRecord", delta: float | None) -> "list[PrivacyCost]":
     """A run's ledger under every accountant; without an epsilon where the run itself has none: it
     failed, and when may tell of the data, or nothing in it is private.

@@ -16,6 +16,7 @@ import yaml
 from hydra import version
 from hydra._internal.utils import _run_hydra, get_args_parser
 
+from dpfl_cli.cli.pricing import privacy_line
 from dpfl_cli.config.compose import (
     CONFIG_ERRORS,
     VERSION_BASE,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 # Hydra's arguments, its --help too, which shows the options of every group
 NOT_OURS = ("experimental_rerun", "config_path", "shell_completion", "version")  # dpfl has its own
 OURS = ("overrides", "plugin", "quiet", "dry_run")  # the other arguments are handed to Hydra
+PRICED = 10  # the most runs, those that differ by more than a seed, whose privacy --dry-run tells
 
 
 @dataclass
@@ -198,6 +200,10 @@ def execute_configs(
         from dpfl_cli.simulation.forecast import forecast
 
         print(*forecast(plans, store), sep="\n")
+        but_seed = {content_id({**plan.config, "seed": 0}): plan for plan in plans}
+        if len(but_seed) <= PRICED:
+            for line in dict.fromkeys(map(privacy_line, but_seed.values())):
+                print(f"privacy: {line}")
         return []
     distinct = {plan.id: plan.last_round for plan in plans}
     title = plans[0].label if len(distinct) == 1 else f"{len(distinct)} runs"

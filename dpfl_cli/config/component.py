@@ -181,10 +181,8 @@ def parse_settings(kind: type[Settings], values: Any, where: str) -> Any:
         raise ConfigError(f"{path}: unknown option; {nearest(keys[-1], kind.model_fields)}")
     if first["type"] == "missing":
         raise ConfigError(f"{path}: missing; give it a value, as {path}=…")
-    same = [one["msg"] for one in others if one["loc"][:1] == first["loc"][:1] != one["loc"]]
-    same = [one[:1].lower() + one[1:] for one in same]
-    message = "; or ".join(dict.fromkeys([first["msg"].removeprefix("Value error, "), *same]))
+    same = [one for one in others if one["loc"][:1] == first["loc"][:1] != one["loc"]]
+    said = [one["msg"].removeprefix("Value error, ") for one in (first, *same)]
+    message = "; or ".join(dict.fromkeys(one[:1].lower() + one[1:] for one in said))
     hint = kind.model_fields[keys[0]].description if keys else None  # of a field that has one
-    raise ConfigError(
-        f"{path}={first['input']!r}: {message[0].lower()}{message[1:]}{f'; {hint}' if hint else ''}"
-    )
+    raise ConfigError(f"{path}={first['input']!r}: {message}{f'; {hint}' if hint else ''}")

@@ -36,8 +36,10 @@ OF_HYDRA = {  # what it says -> what a user can do
     r"To append to your default list use \+(\S+)": "{0}: no option is chosen there yet; write +{0}",
     r"An item is already at '([^']+)'": "+{0}: it is there already; write {0}=VALUE without +",
     r"Multiple values for ([^\s.]+)\. ": "{0}: chosen twice; write {0}=NAME once, without +",
-    r"(\S+) appears more than once": "{0}: chosen twice; write it once",
+    r"(\S+) appears more than once": "{0}: chosen twice; write {0}=NAME once, without +",
     r"delete from config\. '([^']+)' does not exist": "~{0}: there is no such option to drop",
+    r"The value of '([^']+)' is \S+ and not": "~{0}: it has another value; set it by {0}=VALUE",
+    r"delete '([^']+)'\. No match": "~{0}: there is no such choice to drop",
 }
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
@@ -90,6 +92,8 @@ def check_overrides(words: Sequence[str]) -> None:
         is_option = all(
             isinstance(one, str) and re.fullmatch(r"(?!null$)[\w-]+", one) for one in values
         )
+        if key in GROUPS and override.is_delete():
+            raise ConfigError(f"{word}: every run has one; choose another, as {key}=NAME")
         if key in (*GROUPS, "scale") and not is_option:
             raise ConfigError(f"{word}: not an option; `dpfl list {key}` shows them")
         if len(values) > len(set(map(_number, values))):

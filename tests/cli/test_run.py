@@ -178,7 +178,7 @@ def test_no_job_begins_after_one_was_interrupted(
         (["data", "fetch", "minst"], "did you mean mnist?"),
         (["run", "--plugin", "no_such_file.py"], "cannot be read"),
         (["run", "algorithm=fedavg.yaml"], "not an option"),
-        (["run", "~participation"], "not an option"),
+        (["run", "~participation"], "every run has one; choose another"),
         (["run", "~evaluation"], "evaluation: missing"),
         (["run", "+scale.name=quick"], "scale.name: unknown option"),
         (["run", "hydra.run={dir:x}"], "results go to one tree"),
@@ -491,7 +491,7 @@ def test_a_dry_run_says_what_there_is_to_do_and_does_nothing(
     grid = ["-m", "seed=0,1,2", f"hydra/launcher={launcher}", *SMALL]
     for words in ([*grid, "--dry-run"], ["--dry-run", *grid]):
         code, out, _ = dpfl(capsys, "run", *words)
-        runs, stacks, cost = out.splitlines()
+        runs, stacks, cost, privacy = out.splitlines()
         assert code == 0
         assert runs == "runs: 3 (finished 1, to do 2)"
         assert stacks.startswith("stacks: 1 (runs in the largest 2); memory: at most ")
@@ -500,7 +500,14 @@ def test_a_dry_run_says_what_there_is_to_do_and_does_nothing(
     code, out, _ = dpfl(capsys, "run", "--dry-run", "algorithm=scaffold", *SMALL)
     assert "no finished run is like 1 of the runs" in out
     assert dpfl(capsys, "run", *SMALL)[0] == 0  # not dry any more
-    assert dpfl(capsys, "run", "--dry-run", *SMALL)[1] == "runs: 1 (finished 1, to do 0)\n"
+    runs, privacy = dpfl(capsys, "run", "--dry-run", *SMALL)[1].splitlines()
+    assert runs == "runs: 1 (finished 1, to do 0)"
+    calibrated = dpfl(capsys, "calibrate", *SMALL)[1]
+    assert privacy.removeprefix("privacy: ") in calibrated
+    grid = ["-m", "dp=ldp,cdp,none", *SMALL]
+    ldp, cdp, none = dpfl(capsys, "run", "--dry-run", *grid)[1].splitlines()[-3:]
+    assert ldp == privacy != cdp
+    assert none == "privacy: nothing is private"
 
 
 def test_list_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

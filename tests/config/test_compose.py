@@ -72,7 +72,11 @@ def refused(*overrides: str) -> str:
         (["seed.x=1"], "seed.x: unknown option; nothing is below a value"),
         (["+rounds=3"], "+rounds: it is there already; write rounds=VALUE"),
         (["+algorithm=fedavg"], "algorithm: chosen twice; write algorithm=NAME once"),
+        (["+hydra/launcher=basic"], "write hydra/launcher=NAME once, without +"),
         (["~seeds"], "~seeds: there is no such option to drop"),
+        (["~rounds=5"], "~rounds: it has another value; set it by rounds=VALUE"),
+        (["~experiment=x"], "~experiment=x: there is no such choice to drop"),
+        (["~dp"], "~dp: every run has one; choose another, as dp=NAME"),
     ],
 )
 def test_bad_configs_are_refused_in_one_line(overrides: list[str], expected: str) -> None:
