@@ -1,6 +1,7 @@
 """`dpfl reproduce`: tables and figures of the papers, beside the papers' own numbers.
 
 dpfl reproduce fedexp/table4 [fedexp/fig1 ...] | fedexp | all | mine.py  [scale=smoke|quick|paper]
+--list and --check-published are of all where nothing is named.
 """
 
 import argparse
@@ -66,20 +67,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    if args.words and (args.list or args.check_published is not None):
-        raise ConfigError(
-            f"{args.words[0]}: --list and --check-published are of all that there is; drop it"
-        )
-    if args.list:
-        return _list()
-    if args.check_published is not None:
-        return _check(args.check_published)
     scales = [word for word in args.words if word.startswith("scale=")]
     names = [word for word in args.words if word not in scales]
     for word in names:
         if "=" in word:
             raise ConfigError(f"{word}: reproduce takes artifacts and scale=…, no other setting")
-    if not names or len(scales) > 1:
+    showing = args.list or args.check_published is not None
+    if scales and showing:
+        raise ConfigError(f"{scales[0]}: --list and --check-published are of every scale; drop it")
+    if not (names or showing) or len(scales) > 1:
         raise ConfigError(
             "reproduce what? Give an artifact, a paper or all, and at most one scale, as dpfl "
             "reproduce fedexp/fig1 scale=quick (dpfl reproduce --list)"
@@ -94,8 +90,13 @@ def execute(args: argparse.Namespace) -> int:
 
     load_plugins(args.plugin)
     pass_on(args.plugin)
+    chosen = select(names or ["all"])
+    if args.list:
+        return _list(chosen)
+    if args.check_published is not None:
+        return _check(args.check_published, chosen)
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
-    artifacts = _possible(select(names), names, scale, RunStore(outputs_dir()))
+    artifacts = _possible(chosen, names, scale, RunStore(outputs_dir()))
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:
             raise ConfigError(f"--at-most {args.at_most:g}: a number of minutes above 0")
@@ -201,22 +202,20 @@ def _interrupted_after(minutes: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _list() -> int:
-    from dpfl_cli.papers import artifacts
+def _list(chosen: "Sequence[Artifact]") -> int:
     from dpfl_cli.reproduction.artifact import SCALES
 
-    known = artifacts()
-    width = max(map(len, known))
+    width = max(len(one.name) for one in chosen)
     scales = "  ".join(f"{scale:>6}" for scale in SCALES)
     print(f"{'artifact':<{width}}  {scales}  minutes on two cores for what is not done yet")
-    for name, artifact in known.items():
+    for artifact in chosen:
         minutes = [
             "–"
             if artifact.runs_of
             else f"{artifact.size(scale).minutes if artifact.trains else 0:g}"
             for scale in SCALES
         ]
-        start = f"{name:<{width}}  {'  '.join(f'{one:>6}' for one in minutes)}  "
+        start = f"{artifact.name:<{width}}  {'  '.join(f'{one:>6}' for one in minutes)}  "
         of = f" (runs of {artifact.runs_of})" if artifact.runs_of else ""
         left = [scale for scale in SCALES if artifact.size(scale).gpu]
         alone = f" (scale={left[0]} without a GPU by its own name alone)" if left else ""
@@ -224,13 +223,14 @@ def _list() -> int:
     return 0
 
 
-def _check(folder: str) -> int:
+def _check(folder: str, chosen: "Sequence[Artifact]") -> int:
     """Of the outputs tree where no folder is named."""
     from dpfl_cli.papers import artifacts
     from dpfl_cli.reproduction.published import PUBLISHED, check_published
 
     root = Path(folder) if folder else outputs_dir() / PUBLISHED
-    compared, lines, absent = check_published(root, artifacts())
+    named = {one.name: one for one in chosen}
+    compared, lines, absent = check_published(root, named, artifacts().keys() - named)
     for line in lines:
         print(f"dpfl: {line}", file=sys.stderr)
     print(f"{compared} published verdicts checked, {len(lines)} disagreements")

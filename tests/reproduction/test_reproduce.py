@@ -931,6 +931,7 @@ def test_what_is_missing_is_told(published: Path, tmp_path: Path) -> None:
     assert absent == ["demo/two"]
     _, lines, _ = check_published(published, {})
     assert any("there is no such artifact" in line for line in lines)
+    assert check_published(published, {"demo/two": other}, {"demo/one"})[:2] == (0, [])
     with pytest.raises(StoreError, match="nothing is published"):
         check_published(tmp_path / "empty", {})
 
