@@ -74,7 +74,7 @@ class Network(Objective):
 
     def _hold(self, federations: list[Federation], index: np.ndarray) -> None:
         super()._hold(federations, index)
-        self._held_records = HeldRecords(federations, index)
+        self._held_records = HeldRecords(federations, index, self.records)
 
     def among(self, federations: list[Federation], index: np.ndarray) -> Network:
         other = copy.copy(self)
@@ -169,12 +169,9 @@ class Network(Objective):
             for inputs, targets, _ in self._passes(part, self._pass_records):
                 own = self._named(part.values, needs_gradient=True)
                 with torch.enable_grad():
-                    losses = self.losses(functional_call(self.module, own, (inputs,)), targets)
-                    gradients = torch.autograd.grad(  # zeros of what a forward pass does not use
-                        losses.sum() * part.share,
-                        list(own.values()),
-                        materialize_grads=True,
-                    )
+                    mean = self._losses(own, inputs, targets).sum() * part.share
+                    # zeros of what a forward pass does not use
+                    gradients = torch.autograd.grad(mean, [*own.values()], materialize_grads=True)
                 out += torch.cat([gradient.flatten() for gradient in gradients])
 
         return self._each_client(work, parameters, batch, self.dimension)
@@ -212,15 +209,14 @@ class Network(Objective):
         """Each [R]: `train_loss`, (1/M) sum_i of the clients' mean losses; `scores` of test
         records; and where asked `watched_train_loss`, a client's own, and `gradient_quantiles`.
         """
-
-        def losses(outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-            return {"train_loss": self.losses(outputs, targets)}
-
-        found = self._evaluated(parameters, losses, [self._train(one) for one in self.federations])
+        loss = partial(
+            self._evaluated, parameters, lambda *given: {"train_loss": self.losses(*given)}
+        )
+        found = loss([self._train(one) for one in self.federations])
         watched = getattr(self.settings, "watched_client", None)
         if watched is not None:
-            own = [self._train(federation, watched) for federation in self.federations]
-            found[WATCHED] = self._evaluated(parameters, losses, own)["train_loss"]
+            own = loss([self._train(federation, watched) for federation in self.federations])
+            found[WATCHED] = own["train_loss"]
         return found | self.asked_quantiles(parameters) | self._tested(parameters)
 
     def _tested(self, parameters: Tensor) -> dict[str, Tensor]:
@@ -239,8 +235,7 @@ class Network(Objective):
         """[n, *shape] gradients of each record's loss, a tensor for every parameter in order."""
 
         def loss(own: dict[str, Tensor], one: Tensor, target: Tensor) -> Tensor:
-            outputs = functional_call(self.module, own, (one.unsqueeze(0),))
-            return self.losses(outputs, target.unsqueeze(0)).squeeze(0)
+            return self._losses(own, one.unsqueeze(0), target.unsqueeze(0)).squeeze(0)
 
         return list(vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, targets).values())
 
@@ -250,7 +245,7 @@ class Network(Objective):
         def mean_loss(
             own: dict[str, Tensor], inputs: Tensor, targets: Tensor, shares: Tensor
         ) -> Tensor:
-            return self.losses(functional_call(self.module, own, (inputs,)), targets) @ shares
+            return self._losses(own, inputs, targets) @ shares
 
         result = torch.zeros_like(parameters)
         most = max(1, self._pass_bytes // (batch.shape[-1] * self._kept_bytes))
@@ -338,11 +333,12 @@ class Network(Objective):
         inputs, targets = self._records(self.federations[0].dataset.train, np.zeros(1, np.int64))
         zeros = torch.zeros(self.dimension, dtype=self.dtype, device=self.device)
         own = self._named(zeros, needs_gradient=True)
-
-        def losses() -> Tensor:
-            return self.losses(functional_call(self.module, own, (inputs,)), targets)
-
+        losses = partial(self._losses, own, inputs, targets)
         return max(1, kept_bytes(losses, own.values()))
+
+    def _losses(self, own: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        """[n] the records' losses at parameters by name."""
+        return self.losses(functional_call(self.module, own, (inputs,)), targets)
 
     def _named(self, values: Tensor, needs_gradient: bool = False) -> dict[str, Tensor]:
         """The parameters [..., *shape] by name, from [..., d], apart, for a product's bits."""

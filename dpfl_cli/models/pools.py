@@ -1,6 +1,7 @@
 """Pools of records on a device, and which of them clients hold."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -58,42 +59,36 @@ class HeldRecords:
     Args:
       federations: the runs' data.
       index: [R] which of them each run uses.
+      held: [R, M] how many records each client holds, on the device.
     """
 
-    def __init__(self, federations: Sequence[Federation], index: np.ndarray) -> None:
-        self._federations, self._index = federations, index
-        # by pool its runs; and of them all clients' records, the places [S, M] of each one's first,
-        # and their numbers [S, M]
-        self._known: dict[Records, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
+    def __init__(self, federations: Sequence[Federation], index: np.ndarray, held: Tensor) -> None:
+        self._federations, self._index, self._held = federations, index, held
 
     def rows(self, batch: Tensor) -> Iterator[tuple[Tensor, Records, Tensor, Tensor]]:
         """For every pool: its runs [S], it, the records [S, M, b] of a batch [R, M, b] of the
         clients' own numbers, and which are records [S, M, b]: for a number that is none of the
         client's stands its first one, if it has any.
         """
-        if not self._known:
-            self._deal(batch.device)
-        for train, (runs, indices, first, held) in self._known.items():
-            numbers, most = batch[runs], held.unsqueeze(-1)
-            inside = (numbers >= 0) & (numbers < most)
-            places = first.unsqueeze(-1) + torch.where(inside, numbers, 0)
-            yield runs, train, indices[places], inside
+        indices, first, pools = self._dealt
+        inside = (batch >= 0) & (batch < self._held.unsqueeze(-1))
+        rows = indices[first.unsqueeze(-1) + torch.where(inside, batch, 0)]
+        for train, runs in pools.items():
+            yield runs, train, rows[runs], inside[runs]
 
-    def _deal(self, device: torch.device) -> None:
-        pools = [one.dataset.train for one in self._federations]
-        for train in dict.fromkeys(pools):
-            runs = np.flatnonzero([pools[number] is train for number in self._index])
-            used = self._index[runs].tolist()
-            parts = {number: self._federations[number].partition for number in used}
-            ends = np.cumsum([len(part.indices) for part in parts.values()]).tolist()
-            starts = dict(zip(parts, [0, *ends], strict=False))
-            # the last client may hold nothing: there is no place where its first record would be
-            indices = np.concatenate([*(part.indices for part in parts.values()), [0]])
-            first = np.stack([starts[number] + parts[number].offsets[:-1] for number in used])
-            held = np.stack([parts[number].counts for number in used])
-            self._known[train] = (
-                on_device(runs, device),
-                on_device(indices, device),
-                on_device(first, device),
-                on_device(held, device),
-            )
+    @cached_property
+    def _dealt(self) -> tuple[Tensor, Tensor, dict[Records, Tensor]]:
+        """All clients' records, the places [R, M] of each one's first among them, and the runs of
+        every pool.
+        """
+        parts, device = [one.partition for one in self._federations], self._held.device
+        # the last client may hold nothing: there is no place where its first record would be
+        indices = np.concatenate([*(part.indices for part in parts), [0]])
+        starts = np.cumsum([0, *(len(part.indices) for part in parts[:-1])])
+        first = np.stack([part.offsets[:-1] for part in parts]) + starts[:, None]
+        pools = [self._federations[number].dataset.train for number in self._index]
+        runs = {
+            train: on_device(np.flatnonzero([one is train for one in pools]), device)
+            for train in dict.fromkeys(pools)
+        }
+        return on_device(indices, device), on_device(first[self._index], device), runs
