@@ -345,7 +345,7 @@ table4 = Artifact(
         Size(2, 1.3, SMALL),
         Size(
             5,
-            60,
+            70,
             f"{FULL}. DP-FedAvg's (0.03, 0.3) beside DP-FedEXP with the paper's pair: "
             f"{FRESHLY.format(last=4)}",
         ),
