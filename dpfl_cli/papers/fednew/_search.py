@@ -95,6 +95,9 @@ WIDER_GAMMAS = (0.001, 0.01, 10.0)  # 0.01 at first, of which and 1 both were th
 LOCAL_POINTS = ((1, 1.0), (1, 2.0), (5, 2.0))  # local steps, and their number times their size
 # with 4 as the longest, that was the best nearly everywhere
 WIDER_LOCAL_POINTS = ((1, 0.5), (5, 4.0), (5, 16.0), (5, 64.0), (5, 256.0))
+# where clients differ, for both ends of these, and both 1 and 5 local steps, were the best there
+WIDEST_LOCAL_POINTS = ((1, 0.25), (5, 1024.0), (20, 16.0), (20, 256.0), (20, 1024.0))
+DIFFERENT = ("federated_emnist", "synthetic")  # presets
 Points = Callable[[str, Scale, str], Iterable[Point]]  # of a method, a scale and a preset
 
 
@@ -131,7 +134,9 @@ def search(
         steps = [step for step in steps if step < WIDER_STEPS[-1]]
         yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, gradient_clip=1.0)
     else:
-        for count, length in (*LOCAL_POINTS, *(WIDER_LOCAL_POINTS if wider else ())):
+        widest = WIDEST_LOCAL_POINTS if preset in DIFFERENT else ()
+        more = (*WIDER_LOCAL_POINTS, *widest) if wider else ()
+        for count, length in (*LOCAL_POINTS, *more):
             yield {"steps": count, "length": length}
 
 
@@ -184,7 +189,7 @@ def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]
     beyond, for the ends of the others were the best.
     """
     adult, wider = preset == "adult", scale == "paper"
-    differ = preset in ("federated_emnist", "synthetic")
+    differ = preset in DIFFERENT
     beyond = wider and not differ
     clips = SMALL_CLIPS if wider or adult else SMALL_CLIPS[1:]
     server_steps = (0.1, *USER_STEPS, *WIDER_USER_STEPS) if wider else USER_STEPS
