@@ -172,7 +172,7 @@ table5 = compared(
         "2 epsilons, 2 numbers of clients",
         "all records and rounds, three seeds; a staged search",
     ),
-    (0.8, 75),
+    (0.8, 135),
     part="5 of 9 epsilons, 3 of 5 numbers of clients",
     epsilons=OF_DIFFERING,
     title="Test accuracy on federated EMNIST (MNIST and Fashion-MNIST stand in) after the last "

@@ -214,7 +214,7 @@ fig2 = compared(
     ("FN", "FN_FC", *FIRST_ORDER),
     DIFFERING,
     differing("epsilon 0.1, 0.5, 1, 3 and 10, the paper's without 2"),
-    (1.5, 51),
+    (1.5, 130),
     part="5 of 6 epsilons",
     epsilons=OF_DIFFERING,
     title="Test accuracy against rounds, record level, clients that differ",
