@@ -26,7 +26,7 @@ def execute(args: argparse.Namespace) -> int:
     report = privacy_report(plan, ledger)
     if noise is not None:
         print(f"mechanism.{field}={noise!r}")
-    print(f"  {privacy_line(plan)}")
+    print(f"  {privacy_line(plan, report)}")
     if "stopped" in report:
         target = "" if dp.epsilon is None else f"; dp.epsilon={dp.epsilon:g} sets its noise"
         print(f"  the run ends {report['stopped']}{target}")

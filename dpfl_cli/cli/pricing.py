@@ -9,6 +9,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
 
 if TYPE_CHECKING:
+    from dpfl_cli.cli.tables import Report
     from dpfl_cli.privacy.accountants import PrivacyCost
     from dpfl_cli.privacy.ledger import LedgerEntry
     from dpfl_cli.simulation.run_plan import Plan
@@ -42,12 +43,11 @@ def private_plan(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
     return plan
 
 
-def privacy_line(plan: "Plan") -> str:
-    """What a planned run's releases cost, in one line."""
+def privacy_line(plan: "Plan", report: "Report") -> str:
+    """What a planned run's releases cost, in one line, by its `privacy_report`."""
     from dpfl_cli.cli.tables import epsilon_text
-    from dpfl_cli.simulation.results import privacy_report
 
-    dp, report = plan.dp, privacy_report(plan, plan.ledger())
+    dp = plan.dp
     if dp.trust == "none":
         return "nothing is private"
     return (

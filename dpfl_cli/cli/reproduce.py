@@ -82,11 +82,6 @@ def execute(args: argparse.Namespace) -> int:
         )
     from dpfl_cli.papers import artifacts as papers
     from dpfl_cli.papers import select
-    from dpfl_cli.reproduction.grid import commands
-    from dpfl_cli.reproduction.published import publish_artifact
-    from dpfl_cli.reproduction.report import write_report
-    from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
-    from dpfl_cli.simulation.store import RunStore
 
     load_plugins(args.plugin)
     pass_on(args.plugin)
@@ -95,6 +90,13 @@ def execute(args: argparse.Namespace) -> int:
         return _list(chosen)
     if args.check_published is not None:
         return _check(args.check_published, chosen)
+
+    from dpfl_cli.reproduction.grid import commands
+    from dpfl_cli.reproduction.published import publish_artifact
+    from dpfl_cli.reproduction.report import write_report
+    from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
+    from dpfl_cli.simulation.store import RunStore
+
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
     artifacts = _possible(chosen, names, scale, RunStore(outputs_dir()))
     if args.at_most is not None:

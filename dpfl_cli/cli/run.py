@@ -198,11 +198,13 @@ def execute_configs(
     store = RunStore(outputs_dir())
     if current.dry_run:
         from dpfl_cli.simulation.forecast import forecast
+        from dpfl_cli.simulation.results import privacy_report
 
         print(*forecast(plans, store), sep="\n")
         but_seed = {content_id({**plan.config, "seed": 0}): plan for plan in plans}
         if len(but_seed) <= PRICED:
-            for line in dict.fromkeys(map(privacy_line, but_seed.values())):
+            priced = [(plan, privacy_report(plan, plan.ledger())) for plan in but_seed.values()]
+            for line in dict.fromkeys(privacy_line(*one) for one in priced):
                 print(f"privacy: {line}")
         return []
     distinct = {plan.id: plan.last_round for plan in plans}
