@@ -4,7 +4,7 @@ has no such target the epsilon of its noise, without running it.
 
 import argparse
 
-from dpfl_cli.cli.pricing import add_run_arguments, privacy_line, private_plan, release_line
+from dpfl_cli.cli.pricing import add_run_arguments, privacy_lines, private_plan, release_line
 from dpfl_cli.privacy.nominal import proved_from
 
 
@@ -26,12 +26,8 @@ def execute(args: argparse.Namespace) -> int:
     report = privacy_report(plan, ledger)
     if noise is not None:
         print(f"mechanism.{field}={noise!r}")
-    print(f"  {privacy_line(plan, report)}")
-    if "stopped" in report:
-        target = "" if dp.epsilon is None else f"; dp.epsilon={dp.epsilon:g} sets its noise"
-        print(f"  the run ends {report['stopped']}{target}")
-    if "participation" in report:
-        print(f"  participation: {report['participation']}")
+    for line in privacy_lines(plan, report):
+        print(f"  {line}")
     if "calibration" in report and dp.epsilon is not None:
         enough = proved_from(dp.epsilon, dp.delta)
         known = "" if dp.v is None else f"; lemma1 is proved from v={enough} on"

@@ -43,18 +43,26 @@ def private_plan(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
     return plan
 
 
-def privacy_line(plan: "Plan", report: "Report") -> str:
-    """What a planned run's releases cost, in one line, by its `privacy_report`."""
+def privacy_lines(plan: "Plan", report: "Report") -> list[str]:
+    """What a planned run's releases cost, and what ends them early or spares them, by its
+    `privacy_report`.
+    """
     from dpfl_cli.cli.tables import epsilon_text
 
     dp = plan.dp
     if dp.trust == "none":
-        return "nothing is private"
-    return (
+        return ["nothing is private"]
+    lines = [
         f"mechanism={plan.mechanism.name}: epsilon {epsilon_text(report)} at delta {dp.delta:g} "
         f"({plan.accountant.name}, per {dp.unit}, {dp.relation}), "
         f"{report['releases']} releases over {plan.rounds} rounds; tuning not included"
-    )
+    ]
+    if "stopped" in report:
+        target = "" if dp.epsilon is None else f"; dp.epsilon={dp.epsilon:g} sets its noise"
+        lines.append(f"the run ends {report['stopped']}{target}")
+    if "participation" in report:
+        lines.append(f"participation: {report['participation']}")
+    return lines
 
 
 def prices_of(record: "RunRecord", delta: float | None) -> "list[PrivacyCost]":

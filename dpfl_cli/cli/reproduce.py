@@ -67,6 +67,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.check_published and not Path(args.check_published).is_dir():  # names an artifact
+        args.words, args.check_published = [*args.words, args.check_published], ""
     scales = [word for word in args.words if word.startswith("scale=")]
     names = [word for word in args.words if word not in scales]
     for word in names:

@@ -16,7 +16,7 @@ import yaml
 from hydra import version
 from hydra._internal.utils import _run_hydra, get_args_parser
 
-from dpfl_cli.cli.pricing import privacy_line
+from dpfl_cli.cli.pricing import privacy_lines
 from dpfl_cli.config.compose import (
     CONFIG_ERRORS,
     VERSION_BASE,
@@ -34,12 +34,13 @@ from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
+    from dpfl_cli.simulation.run_plan import Plan
     from dpfl_cli.simulation.workers import Backend
 
 # Hydra's arguments, its --help too, which shows the options of every group
 NOT_OURS = ("experimental_rerun", "config_path", "shell_completion", "version")  # dpfl has its own
 OURS = ("overrides", "plugin", "quiet", "dry_run")  # the other arguments are handed to Hydra
-PRICED = 10  # the most runs, those that differ by more than a seed, whose privacy --dry-run tells
+PRICED = 10  # the most runs of whose privacy --dry-run tells
 
 
 @dataclass
@@ -198,14 +199,8 @@ def execute_configs(
     store = RunStore(outputs_dir())
     if current.dry_run:
         from dpfl_cli.simulation.forecast import forecast
-        from dpfl_cli.simulation.results import privacy_report
 
-        print(*forecast(plans, store), sep="\n")
-        but_seed = {content_id({**plan.config, "seed": 0}): plan for plan in plans}
-        if len(but_seed) <= PRICED:
-            priced = [(plan, privacy_report(plan, plan.ledger())) for plan in but_seed.values()]
-            for line in dict.fromkeys(privacy_line(*one) for one in priced):
-                print(f"privacy: {line}")
+        print(*forecast(plans, store), *_privacy(plans), sep="\n")
         return []
     distinct = {plan.id: plan.last_round for plan in plans}
     title = plans[0].label if len(distinct) == 1 else f"{len(distinct)} runs"
@@ -216,3 +211,21 @@ def execute_configs(
             outcomes = execute_on_workers(configs, plans, store, progress, backend)
     current.executed.extend(outcomes)
     return outcomes
+
+
+def _privacy(plans: "Sequence[Plan]") -> list[str]:
+    """What a dry run says of the runs' privacy, once of those that only seeds tell apart."""
+    from dpfl_cli.simulation.results import privacy_report
+
+    ledgers = [plan.ledger() for plan in plans]
+    distinct = {
+        content_id([{**plan.config, "seed": 0}, ledger.to_json()]): (plan, ledger)
+        for plan, ledger in zip(plans, ledgers, strict=True)
+    }
+    if len(distinct) > PRICED:
+        return [f"privacy: of {len(distinct)} kinds of runs; `dpfl calibrate` tells of one"]
+    return [
+        f"privacy: {plan.algorithm.name}, dp={plan.dp.name}: {line}"
+        for plan, ledger in distinct.values()
+        for line in privacy_lines(plan, privacy_report(plan, ledger))
+    ]

@@ -36,9 +36,9 @@ OF_HYDRA = {  # what it says -> what a user can do
     r"To append to your default list use \+(\S+)": "{0}: no option is chosen there yet; write +{0}",
     r"An item is already at '([^']+)'": "+{0}: it is there already; write {0}=VALUE without +",
     r"Multiple values for ([^\s.]+)\. ": "{0}: chosen twice; write {0}=NAME once, without +",
-    r"(\S+) appears more than once": "{0}: chosen twice; write {0}=NAME once, without +",
+    r"(\S+) appears more than once": "{0}: chosen twice; write it once, without + if dpfl has one",
     r"delete from config\. '([^']+)' does not exist": "~{0}: there is no such option to drop",
-    r"The value of '([^']+)' is \S+ and not": "~{0}: it has another value; set it by {0}=VALUE",
+    r"The value of '([^']+)' is .+ and not": "~{0}: it has another value; set it by {0}=VALUE",
     r"delete '([^']+)'\. No match": "~{0}: there is no such choice to drop",
 }
 

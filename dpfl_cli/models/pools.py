@@ -82,9 +82,9 @@ class HeldRecords:
         every pool.
         """
         parts, device = [one.partition for one in self._federations], self._held.device
-        # the last client may hold nothing: there is no place where its first record would be
-        indices = np.concatenate([*(part.indices for part in parts), [0]])
-        starts = np.cumsum([0, *(len(part.indices) for part in parts[:-1])])
+        # the last client may hold nothing, and its first record is then one that every pool has
+        own = [np.append(part.indices, 0) for part in parts]
+        indices, starts = np.concatenate(own), np.cumsum([0, *map(len, own[:-1])])
         first = np.stack([part.offsets[:-1] for part in parts]) + starts[:, None]
         pools = [self._federations[number].dataset.train for number in self._index]
         runs = {

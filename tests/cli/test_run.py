@@ -503,11 +503,16 @@ def test_a_dry_run_says_what_there_is_to_do_and_does_nothing(
     runs, privacy = dpfl(capsys, "run", "--dry-run", *SMALL)[1].splitlines()
     assert runs == "runs: 1 (finished 1, to do 0)"
     calibrated = dpfl(capsys, "calibrate", *SMALL)[1]
-    assert privacy.removeprefix("privacy: ") in calibrated
+    assert privacy.removeprefix("privacy: fedexp, dp=ldp: ") in calibrated
     grid = ["-m", "dp=ldp,cdp,none", *SMALL]
     ldp, cdp, none = dpfl(capsys, "run", "--dry-run", *grid)[1].splitlines()[-3:]
     assert ldp == privacy != cdp
-    assert none == "privacy: nothing is private"
+    assert none == "privacy: fedexp, dp=none: nothing is private"
+    grid = ["-m", f"rounds={','.join(map(str, range(1, 12)))}", *SMALL[:2]]
+    out = dpfl(capsys, "run", "--dry-run", *grid)[1]
+    assert out.splitlines()[-1].startswith("privacy: of 11 kinds of runs; `dpfl calibrate`")
+    bounded = dpfl(capsys, "run", "--dry-run", "dp=cdp", "dp.max_epsilon=1", *SMALL)[1]
+    assert "dp=cdp: the run ends before round" in bounded
 
 
 def test_list_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def refused(*overrides: str) -> str:
         (["seed.x=1"], "seed.x: unknown option; nothing is below a value"),
         (["+rounds=3"], "+rounds: it is there already; write rounds=VALUE"),
         (["+algorithm=fedavg"], "algorithm: chosen twice; write algorithm=NAME once"),
-        (["+hydra/launcher=basic"], "write hydra/launcher=NAME once, without +"),
+        (["+hydra/launcher=basic"], "chosen twice; write it once, without + if dpfl has one"),
         (["~seeds"], "~seeds: there is no such option to drop"),
         (["~rounds=5"], "~rounds: it has another value; set it by rounds=VALUE"),
         (["~experiment=x"], "~experiment=x: there is no such choice to drop"),

@@ -261,6 +261,18 @@ def test_one_call_for_all_clients_is_one_for_each(kind, calls, monkeypatch) -> N
     assert found[0, 2].any()
 
 
+def test_a_last_client_without_records_takes_none_of_a_larger_pool() -> None:
+    """Numbers of the second pool's records are beyond the first one."""
+    feds = [federation([3, 0]), federation([8, 60], seed=1)]
+    assert feds[1].partition.indices[0] >= len(feds[0].dataset.train)
+    objective = objective_of(feds, [0, 1])
+    batch = torch.arange(3).expand(2, 2, 3)
+    parameters = scattered(objective)
+    found = objective._minibatches_at_once(parameters, batch)
+    expected = opened(objective.gradient(parameters, batch))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 def test_nobody_has_a_record_for_one_call() -> None:
     objective = objective_of([federation([0, 0])])
     batch = torch.zeros(1, 2, 3, dtype=torch.int64)
