@@ -225,6 +225,9 @@ class Artifact:
       search: how the cells that `best` chooses are found, at its scales; else all are run.
       show: more columns of table.csv: name -> a fact of the plan.
       titles: how labels, their values and measures are written for readers.
+      numbers: what a paper says, to stand beside: a CSV file in the folder of this file, with the
+        columns measure, value, labels, and std and note where there are any. dpfl's own artifacts
+        have theirs in paper_numbers/.
       paper_runs: over how many runs the paper's spreads are; 0 where it does not say.
       claims: if not given, those above it in its file, below the artifact before.
       runs_of: another artifact's name, where the runs are that one's.
@@ -244,6 +247,7 @@ class Artifact:
     search: Search | None = None
     show: Mapping[str, str] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
+    numbers: str = ""
     paper_runs: int = 0
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()

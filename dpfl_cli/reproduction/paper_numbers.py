@@ -1,13 +1,16 @@
-"""The papers' own numbers: CSV files in paper_numbers/<paper>/, in the words of our labels."""
+"""The papers' own numbers: CSV files in paper_numbers/<paper>/, or beside an artifact's own file,
+in the words of our labels.
+"""
 
 import math
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import Artifact
+from dpfl_cli.reproduction.measure import BEST, MEASURE
 from dpfl_cli.reproduction.rows import PAPER
 
 NUMBERS = Path(__file__).with_name("paper_numbers")
@@ -23,22 +26,59 @@ def printed(paper: str, table: str, *cell: str) -> dict[tuple[Any, ...], tuple[f
 def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows, each with the paper's number where the artifact's file has a line for it."""
     rows = rows.assign(paper=math.nan, paper_std=math.nan, paper_note="")
-    path = NUMBERS / f"{artifact.name}.csv"
-    if not path.is_file():
-        return rows
-    lines = _lines(path)
+    lines = _lines(_file_of(artifact))
     keys = [name for name in lines if name not in PAPER]
+    if lines.empty:
+        return rows
     texts = rows.reindex(columns=keys, fill_value="").astype(str)  # as table.csv has them
     found = texts.merge(lines, "left", keys).set_axis(rows.index).dropna(subset="paper")
     rows.loc[found.index, PAPER] = found[PAPER]
     return rows
 
 
-@lru_cache(maxsize=64)
+def check_numbers(artifact: Artifact) -> None:
+    """Refuses a file of a paper's numbers that names what the artifact does not have; values of
+    labels may be of cells that are not run, but not all of them.
+    """
+    path = _file_of(artifact)
+    if artifact.numbers and not path.is_file():
+        raise ConfigError(f"page: numbers: no file {path}")
+    lines = _lines(path)
+    keys = [str(name) for name in lines if name not in PAPER]
+    known = {MEASURE: artifact.measure_names, BEST: [], **artifact.choices}
+    for name in keys:
+        if name not in known:
+            near = nearest(name, [*known, *NAMES])
+            raise ConfigError(f"{path}: column {name}: no label of the artifact; {near}")
+        values = [str(one) for one in known[name]]
+        given = [one for one in lines[name].unique() if one not in values]
+        if values and given and (name == MEASURE or len(given) == lines[name].nunique()):
+            raise ConfigError(f"{path}: {name} {given[0]}: {nearest(given[0], values)}")
+    twice = lines.loc[lines.duplicated(keys), keys]
+    if len(twice):
+        raise ConfigError(f"{path}: two numbers of {' '.join(twice.iloc[0])}")
+
+
+def _file_of(artifact: Artifact) -> Path:
+    if artifact.numbers:
+        return artifact.path.with_name(artifact.numbers)
+    return NUMBERS / f"{artifact.name}.csv"
+
+
 def _lines(path: Path) -> pd.DataFrame:
-    """A measure and labels, as texts; the number there, its printed spread, and a remark on it."""
-    lines = pd.read_csv(path, dtype=str, keep_default_na=False).rename(columns=NAMES)
-    lines = lines.assign(**{name: "" for name in PAPER if name not in lines})
-    numbers = ["paper", "paper_std"]
-    lines[numbers] = lines[numbers].replace("", "nan").astype(float)
+    """A measure and labels, as texts; the number there, its printed spread, and a remark on it. No
+    lines where there is no file.
+    """
+    if not path.is_file():
+        return pd.DataFrame(columns=[MEASURE, *PAPER])
+    try:
+        lines = pd.read_csv(path, dtype=str, keep_default_na=False).rename(columns=NAMES)
+        missing = {MEASURE, "paper"} - {*lines}
+        if missing:
+            raise ValueError("needs columns measure and value, and one for each label")
+        lines = lines.assign(**{name: "" for name in PAPER if name not in lines})
+        numbers = ["paper", "paper_std"]
+        lines[numbers] = lines[numbers].replace("", "nan").astype(float)
+    except (OSError, ValueError) as error:  # pandas' own errors of bad files are ValueErrors
+        raise ConfigError(f"{path}: no paper's numbers: {error}") from error
     return lines

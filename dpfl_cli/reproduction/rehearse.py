@@ -20,6 +20,7 @@ from dpfl_cli.reproduction.grid import requests
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.numbers import applies
+from dpfl_cli.reproduction.paper_numbers import check_numbers
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rows import PSEUDO, check_values
 from dpfl_cli.reproduction.search import Job
@@ -158,6 +159,7 @@ def check_names(artifact: Artifact) -> None:
     for rule in artifact.best:
         if artifact.measures[rule.by].better is None:
             raise ConfigError(f"measure {rule.by}: say which is better")
+    check_numbers(artifact)
 
 
 def made_up(artifact: Artifact, plan: Plan, shown: int = SHOWN) -> RunRecord:

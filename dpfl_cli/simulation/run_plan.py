@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dpfl_cli.algorithms.local import BatchSettings
+from dpfl_cli.algorithms.local import BatchSettings, LocalSettings
 from dpfl_cli.config.component import Component, Settings
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.identity import canonical_json, content_id
@@ -138,6 +138,15 @@ class Plan:
         """How many records the clients hold, as far as settings tell."""
         count = getattr(self.partitioner.target, "records", None)
         return self.info.records if count is None else count(self.partitioner.settings, self.info)
+
+    @property
+    def work(self) -> int:
+        """About how many records its clients look at in all."""
+        chosen, seen = self.algorithm.settings, self.records
+        if isinstance(chosen, BatchSettings) and chosen.batch_size is not None:
+            seen = self.rows * chosen.batch_size
+        steps = chosen.local_steps if isinstance(chosen, LocalSettings) else 1
+        return self.rounds * steps * seen
 
     @property
     def label(self) -> str:
