@@ -1,7 +1,7 @@
 """dpfl: a command-line laboratory for differentially private federated learning.
 
 `import dpfl_cli as dpfl` offers what `dpfl_cli.cli.python` holds, which is imported when it is
-asked for: dpfl.run, runs, curves, ledger, model, account, calibrate.
+asked for: dpfl.run, runs, curves, ledger, model, account, calibrate, audit, reproduce.
 """
 
 import importlib
@@ -14,7 +14,17 @@ from typing import Any
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 __version__ = "0.1.0"
-_PYTHON = ("account", "calibrate", "curves", "ledger", "model", "run", "runs")
+_PYTHON = (
+    "account",
+    "audit",
+    "calibrate",
+    "curves",
+    "ledger",
+    "model",
+    "reproduce",
+    "run",
+    "runs",
+)
 __all__ = ["ConfigError", "DpflError", "Run", "__version__", *_PYTHON]  # noqa: PLE0604
 
 

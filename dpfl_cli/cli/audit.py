@@ -10,7 +10,10 @@ from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.progress import Progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dpfl_cli.simulation.audit import Audit
+    from dpfl_cli.simulation.run_plan import Plan
 
 REFUTED = 3
 FEWEST = 20  # canaries a side, of which something can be said
@@ -50,16 +53,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
+def audited(plan: "Plan", canaries: int, confidence: float, quiet: bool) -> "tuple[Audit, Path]":
+    """The audit of a plan, and where it is kept; a ConfigError where there is none with so many
+    canaries, or such a confidence.
+    """
+    if canaries < FEWEST:
+        raise ConfigError(f"canaries {canaries}: at least {FEWEST} a side")
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"confidence {confidence}: from 0.5 to below 1, as 0.95")
+    from dpfl_cli.simulation.audit import kept_audit
+
+    with Progress(f"audit {plan.label}", 2 * canaries, quiet) as progress:
+        return kept_audit(plan, canaries, outputs_dir(), progress.advance)
+
+
 def execute(args: argparse.Namespace) -> int:
-    if args.canaries < FEWEST:
-        raise ConfigError(f"--canaries {args.canaries}: at least {FEWEST} a side")
-    if not 0.5 <= args.confidence < 1:
-        raise ConfigError(f"--confidence {args.confidence}: from 0.5 to below 1, as 0.95")
-    from dpfl_cli.simulation.audit import SURE, kept_audit
+    from dpfl_cli.simulation.audit import SURE
 
     plan = plan_of(args.overrides, args.plugin)
-    with Progress(f"audit {plan.label}", 2 * args.canaries, args.quiet) as progress:
-        found, folder = kept_audit(plan, args.canaries, outputs_dir(), progress.advance)
+    found, folder = audited(plan, args.canaries, args.confidence, args.quiet)
     bounds, sure = found.bounds(args.confidence), found.bounds(SURE)
     low, high = int((~found.sides).sum()), int(found.sides.sum())
     print(

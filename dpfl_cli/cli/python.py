@@ -5,11 +5,13 @@ command line makes. Every function raises `DpflError` (wrong overrides: `ConfigE
 line that the command line prints.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from functools import wraps
+from dataclasses import asdict, dataclass
+from functools import partial, wraps
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -17,17 +19,21 @@ import pandas as pd
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from dpfl_cli.cli import run as command
-from dpfl_cli.cli.pricing import prices_of, private_plan
+from dpfl_cli.cli.audit import audited
+from dpfl_cli.cli.pricing import plan_of, prices_of, private_plan
+from dpfl_cli.cli.reproduce import left_out, possible
 from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
 from dpfl_cli.config.paths import note_command, outputs_dir
+from dpfl_cli.simulation.plugins import load_plugins, pass_on
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.store import RunRecord as Run
 from dpfl_cli.simulation.store import RunStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
+FOUND = ["id", "text", "source", "finding", "state", "reason"]  # of a claim
 _one_at_a_time = threading.Lock()  # Hydra, and what was run, are a process's: threads take turns
 
 
@@ -151,6 +157,84 @@ def calibrate(*overrides: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     field = plan.mechanism.target.noise_field
     noise = {f"mechanism.{field}": getattr(plan.mechanism.settings, field)} if field else {}
     return noise | privacy_report(plan, plan.ledger())
+
+
+@_typed
+def audit(
+    *overrides: str,
+    plugins: Sequence[str] = (),
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    quiet: bool = False,
+) -> dict[str, float]:
+    """Lower bounds on the epsilon of `dpfl run OVERRIDES`, by `dpfl audit OVERRIDES`.
+
+    Args:
+      canaries: runs a side, on average.
+      confidence: of each bound.
+
+    Returns:
+      `claim`, the epsilon that the run states; its `delta`; and every bound by name.
+    """
+    with _one_at_a_time:
+        plan = plan_of(overrides, plugins)
+        found, _ = audited(plan, canaries, confidence, quiet)
+    return {"claim": found.claim, "delta": found.delta, **found.bounds(confidence)}
+
+
+@dataclass(frozen=True)
+class Made:
+    """An artifact that was made.
+
+    Attributes:
+      folder: of its page, figure and files.
+      table: a row for every measure, cell and seed, as table.csv has them.
+      claims: a row for every claim, with what was found of it.
+      gaps: runs that failed, one line each; the artifact is whole where there are none.
+    """
+
+    name: str
+    folder: Path
+    table: pd.DataFrame
+    claims: pd.DataFrame
+    gaps: Sequence[str]
+
+
+@_typed
+def reproduce(
+    *names: str, scale: str = "quick", plugins: Sequence[str] = (), quiet: bool = False
+) -> list[Made]:
+    """Makes artifacts, as `dpfl reproduce NAMES scale=SCALE` does.
+
+    Args:
+      names: "fedexp/table4", a paper, "all", or a file of your own.
+      quiet: without progress.
+    """
+    from dpfl_cli.papers import select
+    from dpfl_cli.reproduction.reproduce import check_scale
+    from dpfl_cli.reproduction.reproduce import reproduce as make
+
+    if not names:
+        raise ConfigError("reproduce what? Give an artifact, a paper or all")
+    with _one_at_a_time:
+        note_command(["reproduce", *names, f"scale={scale}"])
+        load_plugins(plugins)
+        pass_on(plugins)
+        size, outputs = check_scale(scale), outputs_dir()
+        chosen = possible(select(names), names, size, RunStore(outputs))
+        say = (lambda line: None) if quiet else partial(print, file=sys.stderr)
+        absent = partial(left_out, names, [])
+        made = make(chosen, size, outputs, say, quiet, without=absent)
+    return [
+        Made(
+            one.job.artifact.name,
+            one.folder,
+            pd.read_csv(one.folder / "table.csv"),
+            pd.DataFrame(map(attrgetter(*FOUND), one.verdicts), columns=FOUND),
+            one.gaps,
+        )
+        for one in made
+    ]
 
 
 def _found(run: Run | str) -> Run:

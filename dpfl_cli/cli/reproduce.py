@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,7 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.simulation.store import RunStore
 
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
-    artifacts = _possible(chosen, names, scale, RunStore(outputs_dir()))
+    artifacts = possible(chosen, names, scale, RunStore(outputs_dir()))
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:
             raise ConfigError(f"--at-most {args.at_most:g}: a number of minutes above 0")
@@ -116,14 +117,7 @@ def execute(args: argparse.Namespace) -> int:
     outputs = outputs_dir()
     gaps: list[str] = []
 
-    def without(artifact: "Artifact", error: AbsentData) -> bool:
-        """Whether the rest is made without it: not where it was called by its own name."""
-        named = artifact.name in names or artifact.paper is None
-        if not named:
-            gaps.append(f"left out: {error}")
-            print(f"dpfl: {gaps[-1]}", file=sys.stderr, flush=True)
-        return not named
-
+    without = partial(left_out, names, gaps)
     if args.dry_run:
         print(*dry_run(artifacts, scale, outputs, args.force, without), sep="\n")
         return 0
@@ -147,7 +141,18 @@ def execute(args: argparse.Namespace) -> int:
     return EXIT_FAILED if gaps else 0
 
 
-def _possible(
+def left_out(
+    names: Sequence[str], gaps: list[str], artifact: "Artifact", error: AbsentData
+) -> bool:
+    """Whether the rest is made without it, a gap: not where it was called by its own name."""
+    named = artifact.name in names or artifact.paper is None
+    if not named:
+        gaps.append(f"left out: {error}")
+        print(f"dpfl: {gaps[-1]}", file=sys.stderr, flush=True)
+    return not named
+
+
+def possible(
     artifacts: Sequence["Artifact"], names: Sequence[str], scale: "Scale", store: "RunStore"
 ) -> list["Artifact"]:
     """Without those of dpfl that need a GPU where there is none, unless they are called by their

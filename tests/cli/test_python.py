@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import dpfl_cli as dpfl
 from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.plan import make_plan
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=6"]
@@ -94,6 +96,56 @@ def test_a_ledger_its_prices_and_the_noise_for_a_target() -> None:
     assert priced["epsilon"] == run.result["privacy"]["epsilon"] == noise["epsilon"]
 
 
+def test_an_audit_is_the_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("dp=cdp", "dp.epsilon=2", "dp.delta=1e-5", *SMALL)
+    found = dpfl.audit(*words, canaries=20, quiet=True)
+    assert found.pop("claim") == pytest.approx(2.0, abs=1e-3)
+    assert found.pop("delta") == 1e-5
+    assert main(["audit", *words, "--canaries", "20", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert found.keys() == {"gaussian", "one_run", "threshold"}
+    assert all(f"{bound:7.3f} (" in printed for bound in found.values())
+    assert len(list((outputs_dir() / "audits").glob("*/result.json"))) == 1  # made once
+
+
+OWN = """
+from dpfl_cli.reproduction.api import Artifact, Metric, Run, Size, claim
+
+
+def runs(scale):
+    yield Run({"method": "fedavg"}, ["algorithm=fedavg", "rounds=2"], {"dataset.clients": 10})
+
+
+@claim("ours")
+def nothing(rows):
+    "nothing is compared"
+    yield from ()
+
+
+mine = Artifact(
+    id="python",
+    title="Mine",
+    shows="How far it comes.",
+    sizes={"quick": Size(seeds=2, minutes=0.1)},
+    runs=runs,
+    measures={"distance": Metric("relative_distance", "last")},
+)
+"""
+
+
+def test_an_artifact_is_made_and_its_table_is_a_frame(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    (made,) = dpfl.reproduce(str(tmp_path / "mine.py"), quiet=True)
+    assert capsys.readouterr() == ("", "")
+    assert made.name == "local/python"
+    assert not made.gaps
+    assert sorted(made.table.value) == pytest.approx(sorted(dpfl.runs().relative_distance))
+    assert made.claims.id.tolist() == ["nothing"]
+    assert (made.folder / "table.md").is_file()
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -103,6 +155,12 @@ def test_a_ledger_its_prices_and_the_noise_for_a_target() -> None:
         (lambda: dpfl.run("--help"), "not an override"),
         (lambda: dpfl.runs(where="seed"), "write KEY=VALUE"),
         (lambda: dpfl.calibrate("dp=none"), "adds no noise"),
+        (lambda: dpfl.audit("dp=none"), "nothing is private"),
+        (lambda: dpfl.audit("dp=cdp", canaries=2), "canaries 2: at least 20"),
+        (lambda: dpfl.audit("dp=cdp", confidence=1.0), "confidence 1.0: from 0.5"),
+        (dpfl.reproduce, "reproduce what?"),
+        (lambda: dpfl.reproduce("fedexp/fig9"), "did you mean fedexp/fig"),
+        (lambda: dpfl.reproduce("fedexp/fig1", scale="quik"), "did you mean quick"),
         (lambda: dpfl.model("abc"), "abc: no run"),
         (lambda: dpfl.account(dpfl.run("rounds=1", quiet=True)[0], delta=2), "between 0 and 1"),
     ],
