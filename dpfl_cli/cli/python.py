@@ -183,7 +183,7 @@ def audit(
 
 
 @dataclass(frozen=True)
-class Made:
+class Reproduced:
     """An artifact that was made.
 
     Attributes:
@@ -203,7 +203,7 @@ class Made:
 @_typed
 def reproduce(
     *names: str, scale: str = "quick", plugins: Sequence[str] = (), quiet: bool = False
-) -> list[Made]:
+) -> list[Reproduced]:
     """Makes artifacts, as `dpfl reproduce NAMES scale=SCALE` does.
 
     Args:
@@ -226,7 +226,7 @@ def reproduce(
         absent = partial(left_out, names, [])
         made = make(chosen, size, outputs, say, quiet, without=absent)
     return [
-        Made(
+        Reproduced(
             one.job.artifact.name,
             one.folder,
             pd.read_csv(one.folder / "table.csv"),

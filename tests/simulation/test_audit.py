@@ -153,8 +153,8 @@ def test_the_command_reports_and_tells_by_its_exit_code(monkeypatch, tmp_path, c
     ("words", "said"),
     [
         (["dp=none"], "nothing is private"),
-        (["dp=cdp", "--canaries", "3"], "--canaries 3"),
-        (["dp=cdp", "--confidence", "2"], "--confidence 2"),
+        (["dp=cdp", "--canaries", "3"], "canaries 3"),
+        (["dp=cdp", "--confidence", "2"], "confidence 2"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_a_line(words, said, capsys):
