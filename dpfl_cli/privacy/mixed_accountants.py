@@ -79,7 +79,7 @@ class RdpAccountant(Accountant):
         """As every accountant; where clients are drawn one conversion is dp-accounting's, and a
         uniform subset is for replace_one.
         """
-        drawn = [entry for entry in ledger.entries if entry.law in self.amplifies]
+        drawn = [one for one in ledger.entries if one.count and one.law in self.amplifies]
         if drawn and self.settings.conversion != "cks":
             return "clients that are drawn are priced with accountant.conversion=cks"
         reason = super().supports(ledger)

@@ -235,6 +235,11 @@ def test_a_fixed_cohort_is_amplified_under_replace_one_alone() -> None:
     drawn = entry(2.0, 0.1, 1, law="fixed", rounds=(1,), relation="zero_out")
     with pytest.raises(PrivacyError, match="under replace_one, not under zero_out"):
         accountant("rdp").epsilon(Ledger((drawn,)), 1e-5)
+    never = replace(drawn, count=0, rounds=())
+    assert accountant("rdp").epsilon(Ledger((never,)), 1e-5) == 0.0
+    whole = entry(2.0, None, 1, relation="zero_out")
+    alone = accountant("rdp").epsilon(Ledger((whole,)), 1e-5)
+    assert accountant("rdp").epsilon(Ledger((whole, never)), 1e-5) == alone
 
 
 def test_without_batches_it_is_close_to_the_exact_price() -> None:
