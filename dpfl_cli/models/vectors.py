@@ -2,7 +2,8 @@
 the kernel of linear layers is made of, for float32 and float64.
 
 A tile of about `TILE` vectors of sums stays in registers, and every record that is loaded meets
-several columns of weights. The order of every sum is fixed by the records and by nothing else.
+several columns of weights. The order of every sum is fixed by the records and by nothing else, so
+that it is the same whatever a processor has room for.
 """
 
 from collections.abc import Callable
@@ -12,12 +13,15 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic, overload
 
 from dpfl_cli.models.vector_code import VECTOR_BYTES, Code, Index, Sum, generator
 
-TILE = 16  # vectors of sums that stay in registers; `outputs` keeps 20 where it has 5 columns
+# Vectors of sums that stay in registers, or a few more, and columns that `accumulate` adds to at
+# once: with AVX-512 there are 32 registers of a vector's size, elsewhere 16 of half of it, or so.
+TILE, COLUMNS = (16, 4) if get_host_cpu_features().get("avx512f") else (5, 2)
 
 
 def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:
@@ -109,16 +113,17 @@ def accumulate(  # type: ignore[no-untyped-def]
 
     def group(column: Index, together: int) -> None:
         by = [code.row(s, column + a) for a in range(together)]
-        count = min(code.lanes, TILE // together)
+        count, tile = min(code.lanes, 16 // together), -(-TILE // together)
         with code.loop(width // count) as place:
             sums = [[Sum(code) for _ in range(count)] for _ in by]
-            with code.loop(vectors) as vector:
-                row = code.row(features, first + vector)
-                slopes = [code.load(one, vector) for one in by]
-                for i in range(count):
-                    records = code.load(row, place * count + i)
-                    for a, slope in enumerate(slopes):
-                        sums[a][i].add(slope, records)
+            for begin in range(0, count, tile):
+                with code.loop(vectors) as vector:
+                    row = code.row(features, first + vector)
+                    slopes = [code.load(one, vector) for one in by]
+                    for i in range(begin, min(begin + tile, count)):
+                        records = code.load(row, place * count + i)
+                        for a, slope in enumerate(slopes):
+                            sums[a][i].add(slope, records)
             flat = [cell.get() for cells in sums for cell in cells]
             for begin in range(0, len(flat), code.lanes):
                 found = _lane_sums(code, flat[begin : begin + code.lanes])
@@ -129,7 +134,7 @@ def accumulate(  # type: ignore[no-untyped-def]
                     old = code.load(target, place, mine.type)
                     code.store(code.builder.fadd(old, mine), target, place)
 
-    code.in_groups(columns, 4, group)
+    code.in_groups(columns, COLUMNS, group)
 
 
 @partial(_code, result=types.float64)
