@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial, wraps
+from inspect import signature
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -25,6 +26,7 @@ from dpfl_cli.cli.reproduce import left_out, possible
 from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
+from dpfl_cli.config.errors import nearest
 from dpfl_cli.config.paths import note_command, outputs_dir
 from dpfl_cli.simulation.plugins import load_plugins, pass_on
 from dpfl_cli.simulation.results import privacy_report
@@ -49,9 +51,14 @@ def _typed(function: Callable[P, T]) -> Callable[P, T]:
         except ValidationError as error:
             first = error.errors()[0]
         where, message = ".".join(map(str, first["loc"])), first["msg"]
-        given, hint = f"={first['input']!r}", ""
+        given, hint = f"={first['input']!r:.80}", ""
         if first["type"] == "unexpected_keyword_argument":
-            hint = "; overrides are strings, such as 'dp.epsilon=1'"
+            names = [*signature(function).parameters]
+            hint = f"; {nearest(where, names)}"
+            if "overrides" in names and "did you mean" not in hint:
+                hint = "; overrides are strings, such as 'dp.epsilon=1'"
+        elif isinstance(first["input"], list | tuple) and isinstance(first["loc"][0], int):
+            hint = "; write * before a list"
         elif first["type"].startswith("missing"):
             given = ""
         raise ConfigError(
@@ -188,7 +195,8 @@ class Reproduced:
 
     Attributes:
       folder: of its page, figure and files.
-      table: a row for every measure, cell and seed, as table.csv has them.
+      table: a row for every measure, cell and seed, as table.csv has them, with the paper's number
+        where it has one.
       claims: a row for every claim, with what was found of it.
       gaps: runs that failed, one line each; the artifact is whole where there are none.
     """
@@ -211,6 +219,7 @@ def reproduce(
       quiet: without progress.
     """
     from dpfl_cli.papers import select
+    from dpfl_cli.reproduction.paper_numbers import beside_paper
     from dpfl_cli.reproduction.reproduce import check_scale
     from dpfl_cli.reproduction.reproduce import reproduce as make
 
@@ -229,7 +238,7 @@ def reproduce(
         Reproduced(
             one.job.artifact.name,
             one.folder,
-            pd.read_csv(one.folder / "table.csv"),
+            beside_paper(one.job.artifact, pd.read_csv(one.folder / "table.csv")),
             pd.DataFrame(map(attrgetter(*FOUND), one.verdicts), columns=FOUND),
             one.gaps,
         )

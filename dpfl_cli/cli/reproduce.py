@@ -216,7 +216,7 @@ def _list(chosen: "Sequence[Artifact]") -> int:
 
     width = max(len(one.name) for one in chosen)
     scales = "  ".join(f"{scale:>6}" for scale in SCALES)
-    print(f"{'artifact':<{width}}  {scales}  minutes on two cores for what is not done yet")
+    print(f"{'artifact':<{width}}  {scales}  minutes on two cores")
     for artifact in chosen:
         minutes = [
             "–"

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -119,7 +120,7 @@ def component(
             raise ConfigError(f"component {name}: no group '{group}'; {nearest(group, GROUPS)}")
         origin, content = _origin
         known = _registry[group].get(name)
-        if known is not None and known.origin != origin:
+        if known is not None and Path(known.origin).resolve() != Path(origin).resolve():
             raise ConfigError(
                 f"{group}={name} from {origin}: the name is taken by {known.origin}; "
                 "choose another name"

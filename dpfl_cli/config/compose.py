@@ -273,7 +273,7 @@ def _said(error: Exception) -> str:
         # "range(3) requires --multirun", or "Ambiguous value for argument 'seed=1,2'"
         word = re.search(r"argument '([^']*)'", message)
         found = word[1] if word else first.split(" requires")[0]
-        return f"{found}: several values make a grid; add -m"
+        return f"{found}: several values make a grid; add -m to dpfl run, elsewhere give one"
     for pattern, meaning in OF_HYDRA.items():
         if said := re.search(pattern, message):
             return meaning.format(said[1])

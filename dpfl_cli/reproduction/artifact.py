@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.claim import Claim
 from dpfl_cli.reproduction.measure import Best, Measure, Metric, Where, several
 
@@ -128,6 +128,13 @@ class Search:
     always: Sequence[Where] = ()
     finalists: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep, int) or self.keep < 1:
+            raise ConfigError(f"a search: keep={self.keep!r}; keep at least one cell")
+        for scale in self.scales:
+            if scale not in SCALES:
+                raise ConfigError(f"a search: scales: no scale {scale}; {nearest(scale, SCALES)}")
+
 
 # few runs of scale=quick, made small: no artifact declares them (see `grid.runs_of`)
 TRIAL = Size(1, 0.3, "a trial: few and small runs, to see that it works")
@@ -225,9 +232,10 @@ class Artifact:
       search: how the cells that `best` chooses are found, at its scales; else all are run.
       show: more columns of table.csv: name -> a fact of the plan.
       titles: how labels, their values and measures are written for readers.
-      numbers: what a paper says, to stand beside: a CSV file in the folder of this file, with the
-        columns measure, value, labels, and std and note where there are any. dpfl's own artifacts
-        have theirs in paper_numbers/.
+      numbers: what a paper says, to stand beside: a CSV file, sought from the folder of this one,
+        with the columns measure, value, labels, and std and note where there are any; `best` is
+        True in lines of chosen cells, `round` the one of a series. dpfl's own artifacts have theirs
+        in paper_numbers/.
       paper_runs: over how many runs the paper's spreads are; 0 where it does not say.
       claims: if not given, those above it in its file, below the artifact before.
       runs_of: another artifact's name, where the runs are that one's.
@@ -256,6 +264,15 @@ class Artifact:
     runs_of: str = ""
 
     def __post_init__(self) -> None:
+        several(self, "best", "tables", "figures", "claims", "notes")
+        given = {"best": Best, "tables": Table, "figures": Figure, "claims": Claim}
+        parts = {name: [*getattr(self, name)] for name in given}
+        for name, kind in {**given, "measures": Measure}.items():
+            for one in parts.get(name, self.measures.values()):
+                if not isinstance(one, kind):
+                    raise ConfigError(f"artifact {self.id}: {name}: {one!r} is no {kind.__name__}")
+        if not isinstance(self.paper_runs, int) or self.paper_runs < 0:
+            raise ConfigError(f"artifact {self.id}: paper_runs={self.paper_runs!r}: write a number")
         module = getattr(self.runs, "__globals__", {})
         if self.paper is None:
             package = sys.modules.get(module.get("__package__", ""))

@@ -79,6 +79,10 @@ def claim(
     function.
     """
 
+    if not isinstance(source, str):  # @claim without brackets
+        name = getattr(source, "__name__", source)
+        raise ConfigError(f'claim {name}: say whose it is: @claim("ours"), or @claim("section 5")')
+
     def made(judge: Judge) -> Claim:
         text = " ".join((judge.__doc__ or "").split())
         if not text:

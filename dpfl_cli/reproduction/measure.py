@@ -1,7 +1,7 @@
 """What is measured: numbers of runs, of plans, and numbers from other rows."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -206,11 +206,13 @@ class Best:
 
     def __post_init__(self) -> None:
         several(self, "over")
+        if self.top < 1:
+            raise ConfigError(f"a best: top={self.top}; choose at least one cell")
 
 
 def several(declared: object, *fields: str) -> None:
-    """Fields of names that are declared as one name become a tuple of it: rows="method"."""
+    """Fields of several that are declared as one become a tuple of it: rows="method"."""
     for name in fields:
         value = getattr(declared, name)
-        if isinstance(value, str):
+        if isinstance(value, str) or not isinstance(value, Iterable):
             object.__setattr__(declared, name, (value,))

@@ -3,14 +3,16 @@ in the words of our labels.
 """
 
 import math
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.measure import BEST, MEASURE
+from dpfl_cli.reproduction.measure import BEST, MEASURE, ROUND
 from dpfl_cli.reproduction.rows import PAPER
 
 NUMBERS = Path(__file__).with_name("paper_numbers")
@@ -30,30 +32,30 @@ def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     keys = [name for name in lines if name not in PAPER]
     if lines.empty:
         return rows
-    texts = rows.reindex(columns=keys, fill_value="").astype(str)  # as table.csv has them
+    texts = rows.reindex(columns=keys, fill_value="").map(_text)
     found = texts.merge(lines, "left", keys).set_axis(rows.index).dropna(subset="paper")
     rows.loc[found.index, PAPER] = found[PAPER]
     return rows
 
 
 def check_numbers(artifact: Artifact) -> None:
-    """Refuses a file of a paper's numbers that names what the artifact does not have; values of
-    labels may be of cells that are not run, but not all of them.
+    """Refuses a file of a paper's numbers that names what the artifact does not have. Values of
+    labels in dpfl's own files may be of cells that are not run, but not all of them.
     """
-    path = _file_of(artifact)
-    if artifact.numbers and not path.is_file():
+    path, own = _file_of(artifact), bool(artifact.numbers)
+    if own and not path.is_file():
         raise ConfigError(f"page: numbers: no file {path}")
     lines = _lines(path)
     keys = [str(name) for name in lines if name not in PAPER]
-    known = {MEASURE: artifact.measure_names, BEST: [], **artifact.choices}
+    known = {MEASURE: artifact.measure_names, BEST: (True, False), ROUND: (), **artifact.choices}
     for name in keys:
         if name not in known:
             near = nearest(name, [*known, *NAMES])
             raise ConfigError(f"{path}: column {name}: no label of the artifact; {near}")
-        values = [str(one) for one in known[name]]
+        values = [*map(_text, known[name])]
         given = [one for one in lines[name].unique() if one not in values]
-        if values and given and (name == MEASURE or len(given) == lines[name].nunique()):
-            raise ConfigError(f"{path}: {name} {given[0]}: {nearest(given[0], values)}")
+        if values and given and (own or name == MEASURE or len(given) == lines[name].nunique()):
+            raise ConfigError(f"{path}: {name} {given[0] or 'empty'}: {nearest(given[0], values)}")
     twice = lines.loc[lines.duplicated(keys), keys]
     if len(twice):
         raise ConfigError(f"{path}: two numbers of {' '.join(twice.iloc[0])}")
@@ -61,8 +63,18 @@ def check_numbers(artifact: Artifact) -> None:
 
 def _file_of(artifact: Artifact) -> Path:
     if artifact.numbers:
-        return artifact.path.with_name(artifact.numbers)
+        return artifact.path.parent / artifact.numbers
     return NUMBERS / f"{artifact.name}.csv"
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _text(value: object) -> str:
+    """As a label's values are compared: 1, 1.0 and "1.0" are one."""
+    text = str(value).strip()
+    try:
+        return f"{float(text):.12g}"
+    except ValueError:
+        return text
 
 
 def _lines(path: Path) -> pd.DataFrame:
@@ -73,12 +85,14 @@ def _lines(path: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=[MEASURE, *PAPER])
     try:
         lines = pd.read_csv(path, dtype=str, keep_default_na=False).rename(columns=NAMES)
-        missing = {MEASURE, "paper"} - {*lines}
-        if missing:
-            raise ValueError("needs columns measure and value, and one for each label")
+        if not {MEASURE, "paper"} <= {*lines}:
+            raise ValueError("needs columns measure and value, and one for each label (by commas)")
         lines = lines.assign(**{name: "" for name in PAPER if name not in lines})
         numbers = ["paper", "paper_std"]
         lines[numbers] = lines[numbers].replace("", "nan").astype(float)
+        if np.isinf(lines[numbers]).any(axis=None) or (lines["paper_std"] < 0).any():
+            raise ValueError("a value is infinite, or a std is below 0")
     except (OSError, ValueError) as error:  # pandas' own errors of bad files are ValueErrors
         raise ConfigError(f"{path}: no paper's numbers: {error}") from error
-    return lines
+    keys = [name for name in lines if name not in PAPER]
+    return lines.assign(**lines[keys].map(_text))

@@ -159,6 +159,12 @@ def check_names(artifact: Artifact) -> None:
     for rule in artifact.best:
         if artifact.measures[rule.by].better is None:
             raise ConfigError(f"measure {rule.by}: say which is better")
+    for number, figure in enumerate(artifact.figures):
+        texts = [one for one in artifact.choices.get(figure.x, ()) if isinstance(one, str)]
+        if figure.kind == "lines" and texts:
+            raise ConfigError(
+                f"figures[{number}]: x: {figure.x} {texts[0]}: lines are over numbers"
+            )
     check_numbers(artifact)
 
 

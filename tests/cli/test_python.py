@@ -180,7 +180,11 @@ def test_errors_are_the_lines_of_the_command_line(call, says: str) -> None:
         ),
         (lambda: dpfl.run(plugins="mine.py"), "run: argument plugins='mine.py': "),
         (lambda: dpfl.runs(where=5), "runs: argument where.*=5: input should be"),
-        (lambda: dpfl.curves([]), "curves: argument 0"),
+        (lambda: dpfl.curves([]), r"curves: argument 0.*; write \* before a list"),
+        (
+            lambda: dpfl.reproduce("fedexp/fig1", plugin=["a.py"]),
+            "reproduce: argument plugin=.*did you mean plugins",
+        ),
         (dpfl.account, "account: argument run: missing"),
         (
             lambda: dpfl.run(epsilon=1),

@@ -152,7 +152,7 @@ def test_no_job_begins_after_one_was_interrupted(
         (["runn"], "runn: no such command; did you mean run?"),
         (["run", "--no-such-flag"], "--no-such-flag: no such option; choose from: --cfg"),
         (["run", "--multirum", "seed=1,2"], "did you mean --multirun?"),
-        (["run", "seed=1,2"], "seed=1,2: several values make a grid; add -m"),
+        (["run", "seed=1,2"], "seed=1,2: several values make a grid; add -m to dpfl run"),
         (["run", "seed=range(3)"], "several values make a grid; add -m"),
         (
             ["run", "-m", "hydra/launcher=basic", "algorithm=fedexp,fedxp"],

@@ -632,7 +632,7 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: Any, monkeypatch: pytest.Mon
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-NUMBERS_OF_ONES_OWN = "measure,method,value,std\ndistance,fedexp,0.5,0.1\ndistance,other,2,\n"
+NUMBERS_OF_ONES_OWN = "measure,method,value,std\ndistance,fedexp,0.5,0.1\ndistance,fedavg,2.0,\n"
 
 
 def with_numbers(folder: Path, text: str | bytes) -> Path:
@@ -653,6 +653,7 @@ def test_a_file_of_ones_own_may_have_a_papers_numbers(
     page = (tmp_path / "outputs/artifacts/local/mine/quick/table.md").read_text()
     assert re.search(r"\| fedexp \| [\d.]+ ± [\d.]+ \| 0.5 ± 0.1 \|", page)
     assert "0 of 1 cells within the paper's spread" in page
+    assert "0 of 2 within 5 %" in page
     capsys.readouterr()
 
 
@@ -666,7 +667,12 @@ def test_a_file_of_ones_own_may_have_a_papers_numbers(
         (NUMBERS_OF_ONES_OWN.replace("distance", "distence"), "measure distence: did you mean "),
         (NUMBERS_OF_ONES_OWN.replace("fedexp", "fedxp"), "method fedxp: did you mean fedexp?"),
         (NUMBERS_OF_ONES_OWN.replace("0.5", "half"), "could not convert string to float: 'half'"),
-        (NUMBERS_OF_ONES_OWN.replace("other", "fedexp"), "two numbers of distance fedexp"),
+        (NUMBERS_OF_ONES_OWN.replace("fedavg", "fedexp"), "two numbers of distance fedexp"),
+        (NUMBERS_OF_ONES_OWN.replace("fedavg", ""), "method empty: choose from: fedavg, fedexp"),
+        (NUMBERS_OF_ONES_OWN.replace("fedavg", "scaffold"), "method scaffold: choose from"),
+        (NUMBERS_OF_ONES_OWN.replace("2.0", "inf"), "a value is infinite"),
+        (NUMBERS_OF_ONES_OWN.replace("0.1", "-0.1"), "a std is below 0"),
+        (NUMBERS_OF_ONES_OWN.replace(",", ";"), "(by commas)"),
         ("method,value\nfedexp,1\n", "needs columns measure and value"),
         ("", "No columns to parse"),
         (b"\xff\x00measure", "no paper's numbers"),
@@ -767,6 +773,51 @@ mine = """
     shutil.rmtree(tmp_path / "outputs")
     assert main(["reproduce", str(path), "scale=paper"]) == 2
     assert "no run reports metric acuracy; did you mean accuracy?" in capsys.readouterr().err
+
+
+TYPES = [
+    ('id="mine"', 'id="mine", paper_runs=-1', "mine: paper_runs=-1: write a number"),
+    ('id="mine"', 'id="mine", claims=["closer"]', "mine: claims: 'closer' is no Claim"),
+    ('"distance": Metric(', '"clear": "distance", "distance": Metric(', "is no Measure"),
+    ('id="mine"', 'id="mine", best=Best("method", "distance", top=0)', "a best: top=0"),
+    (
+        'id="mine"',
+        'id="mine", search=Search(reduced=dict, note="", keep=0)',
+        "a search: keep=0; keep at least one cell",
+    ),
+    (
+        'id="mine"',
+        'id="mine", search=Search(reduced=dict, note="", scales=["papr"])',
+        "a search: scales: no scale papr; did you mean paper",
+    ),
+    (
+        'id="mine"',
+        'id="mine", figures=Figure("lines", "method", "distance")',
+        "figures[0]: x: method fedexp: lines are over numbers",
+    ),
+    ("mine = ", "@claim\ndef bare(rows):\n    'says'\n\nmine = ", "claim bare: say whose it is"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "words"), TYPES)
+def test_what_no_artifact_is_made_of_is_one_line(
+    old: str, new: str, words: str, tmp_path: Path, capsys: Any
+) -> None:
+    path = tmp_path / "mine.py"
+    text = MINE.replace("CELL", "distance").replace(
+        "import ", "import Best, Figure, Search, claim, "
+    )
+    path.write_text(text.replace(old, new, 1))
+    assert main(["reproduce", str(path), "--dry-run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_one_of_several_needs_no_brackets(tmp_path: Path) -> None:
+    path, text = tmp_path / "mine.py", MINE.replace("CELL", "distance")
+    path.write_text(re.sub(r"tables=\[(.*)\],", r'tables=\1, notes="a note",', text))
+    (made,) = papers.own(path)
+    assert [len(made.tables), *made.notes] == [1, "a note"]
 
 
 CLAIMS = """
