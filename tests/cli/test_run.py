@@ -179,7 +179,7 @@ def test_no_job_begins_after_one_was_interrupted(
         (["run", "--plugin", "no_such_file.py"], "cannot be read"),
         (["run", "algorithm=fedavg.yaml"], "not an option"),
         (["run", "~participation"], "every run has one; choose another"),
-        (["run", "~evaluation"], "evaluation: missing"),
+        (["run", "~evaluation"], "~evaluation: every run has one"),
         (["run", "+scale.name=quick"], "scale.name: unknown option"),
         (["run", "hydra.run={dir:x}"], "results go to one tree"),
         (["run", "-m", "hydra.sweeper.max_batch_size=0"], "whole number of at least 1"),
