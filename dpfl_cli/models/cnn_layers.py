@@ -19,7 +19,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnLayer, CnnShape
-from dpfl_cli.models.vector_code import Code, Index, Sum, generator
+from dpfl_cli.models.vector_code import TILE, Code, Index, Sum, generator
 
 LANES = 16  # float32 numbers in a vector
 TAPS = KERNEL * KERNEL
@@ -39,7 +39,7 @@ def convolve(code: Code, layer: CnnLayer, x: Any, v: Any, out: Any, masks: Any) 
     p_x + kx]), and who won.
     """
     h, w = layer.size
-    group = _share(layer.outputs, 4)
+    group = _share(layer.outputs, max(1, TILE // len(OFFSETS)))
     sums = [[Sum(code) for _ in OFFSETS] for _ in range(group)]
     with code.loop(h) as i, code.loop(w) as j, code.loop(layer.outputs // group) as g:
         for o, row in enumerate(sums):
@@ -155,7 +155,7 @@ def _products(
     below size.
     """
     rows, depth = size
-    group = _share(rows, LANES)
+    group = _share(rows, TILE)
     sums = [Sum(code) for _ in range(group)]
     with code.loop(rows // group) as g:
         for r, cell in enumerate(sums):

@@ -13,10 +13,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
 VECTOR_BYTES = 64
+# Vectors of sums that stay in registers, or a few more, and columns that `vectors.accumulate` adds
+# to at once: with AVX-512 there are 32 registers of a vector's size, elsewhere 16 of half of it, or
+# so.
+TILE, COLUMNS = (16, 4) if get_host_cpu_features().get("avx512f") else (5, 2)
 _BYTE, _LANE, _WHOLE = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 

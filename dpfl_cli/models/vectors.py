@@ -13,15 +13,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic, overload
 
-from dpfl_cli.models.vector_code import VECTOR_BYTES, Code, Index, Sum, generator
-
-# Vectors of sums that stay in registers, or a few more, and columns that `accumulate` adds to at
-# once: with AVX-512 there are 32 registers of a vector's size, elsewhere 16 of half of it, or so.
-TILE, COLUMNS = (16, 4) if get_host_cpu_features().get("avx512f") else (5, 2)
+from dpfl_cli.models.vector_code import COLUMNS, TILE, VECTOR_BYTES, Code, Index, Sum, generator
 
 
 def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:

@@ -10,7 +10,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from dpfl_cli.models import layer_kernel, single_layer
+from dpfl_cli.models import layer_kernel, single_layer, vectors
 from dpfl_cli.models.single_layer import SingleLayer
 from dpfl_cli.models.vectors import aligned, exp_of_negative
 from dpfl_cli.privacy.client_values import client_values, opened
@@ -202,3 +202,41 @@ def test_the_exponential_is_right_to_two_ulps(kind: type) -> None:
     ends = np.empty(3, kind)
     fill(np.array([0.0, -1e5, -np.inf], kind), ends)
     assert ends.tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [1, 3, 10])
+def test_sums_are_the_same_whatever_stays_in_registers(
+    number: type, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor with AVX-512 has room for more of them than others: the bits are equal."""
+    generator, many, width = np.random.default_rng(0), 7, 64
+    lanes = 64 // np.dtype(number).itemsize
+    features = vectors.aligned(many * width * lanes, number).reshape(many, width, lanes)
+    features[:] = generator.standard_normal(features.shape)
+    weights = generator.standard_normal((columns, width)).astype(number)
+    found, written = [], []
+
+    def both(features, weights, z, totals):  # type: ignore[no-untyped-def]
+        many, width, columns = len(features), features.shape[1], len(weights)
+        vectors.outputs(features, 0, many, width, weights, columns, z)
+        vectors.accumulate(features, 0, many, width, z, columns, totals)
+
+    for tile, together in ((16, 4), (5, 2), (1, 1)):
+        monkeypatch.setattr(vectors, "TILE", tile)
+        monkeypatch.setattr(vectors, "COLUMNS", together)
+        z = vectors.aligned(columns * many * lanes, number).reshape(columns, -1)
+        totals = vectors.aligned(columns * width, np.float64).reshape(columns, -1)
+        compiled = njit(both)  # anew
+        compiled(features, weights, z, totals)
+        written.append(len(compiled.inspect_llvm(compiled.signatures[0])))
+        found.append((z.copy(), totals.copy()))
+    records = features.transpose(0, 2, 1).reshape(-1, width).astype(np.float64)
+    assert len({*written}) == 3
+    exact = weights.astype(np.float64) @ records.T
+    tolerance = 1e-4 if number is np.float32 else 1e-12
+    np.testing.assert_allclose(found[0][0], exact, tolerance, 10 * tolerance)
+    np.testing.assert_allclose(found[0][1], found[0][0] @ records, tolerance, 100 * tolerance)
+    for other in found[1:]:
+        for one, same in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, same)
