@@ -95,7 +95,8 @@ WIDER_GAMMAS = (0.001, 0.01, 10.0)  # 0.01 at first, of which and 1 both were th
 LOCAL_POINTS = ((1, 1.0), (1, 2.0), (5, 2.0))  # local steps, and their number times their size
 # with 4 as the longest, that was the best nearly everywhere
 WIDER_LOCAL_POINTS = ((1, 0.5), (5, 4.0), (5, 16.0), (5, 64.0), (5, 256.0))
-# where clients differ, for both ends of these, and both 1 and 5 local steps, were the best there
+# where clients differ and in table4, for both ends of these, and both 1 and 5 local steps, were the
+# best there
 WIDEST_LOCAL_POINTS = ((1, 0.25), (5, 1024.0), (20, 16.0), (20, 256.0), (20, 1024.0))
 DIFFERENT = ("federated_emnist", "synthetic")  # presets
 Points = Callable[[str, Scale, str], Iterable[Point]]  # of a method, a scale and a preset
@@ -108,6 +109,7 @@ def search(
     steps: Sequence[float] = SERVER_STEPS[1:],
     between: Sequence[float] = BETWEEN_ON_ADULT,
     triples: Sequence[tuple[float, float, float]] = TRIPLES,
+    widest: bool = False,
 ) -> Iterator[Point]:
     """The points of a method's grid at record level that are searched.
 
@@ -116,6 +118,8 @@ def search(
       between: more server steps on Adult, at scale=paper.
       triples: more dampings, penalties and bounds of DP-FedNew, at scale=paper; on Adult
         `WIDER_BOUNDS` join them, where there are any.
+      widest: whether DP-SCAFFOLD has `WIDEST_LOCAL_POINTS` at scale=paper where clients do not
+        differ.
     """
     adult, wider = preset == "adult", scale == "paper"
     if adult and triples:
@@ -134,8 +138,8 @@ def search(
         steps = [step for step in steps if step < WIDER_STEPS[-1]]
         yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, gradient_clip=1.0)
     else:
-        widest = WIDEST_LOCAL_POINTS if preset in DIFFERENT else ()
-        more = (*WIDER_LOCAL_POINTS, *widest) if wider else ()
+        widest_points = WIDEST_LOCAL_POINTS if widest or preset in DIFFERENT else ()
+        more = (*WIDER_LOCAL_POINTS, *widest_points) if wider else ()
         for count, length in (*LOCAL_POINTS, *more):
             yield {"steps": count, "length": length}
 

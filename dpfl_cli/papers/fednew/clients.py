@@ -137,6 +137,7 @@ table4 = on_images(
     {},
     (0.4, 50),
     quick_seeds=2,
+    points=partial(search, widest=True),
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over "
     "64 features of Fashion-MNIST, dealt at random to 20 to 500 clients, each with the best point "
