@@ -35,6 +35,7 @@ from dpfl_cli.simulation.store import RunStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
+CSV = ("table.csv", "series.csv")
 FOUND = ["id", "text", "source", "finding", "state", "reason"]  # of a claim
 _one_at_a_time = threading.Lock()  # Hydra, and what was run, are a process's: threads take turns
 
@@ -53,9 +54,10 @@ def _typed(function: Callable[P, T]) -> Callable[P, T]:
         where, message = ".".join(map(str, first["loc"])), first["msg"]
         given, hint = f"={first['input']!r:.80}", ""
         if first["type"] == "unexpected_keyword_argument":
-            names = [*signature(function).parameters]
+            takes = signature(function).parameters
+            names = [name for name, one in takes.items() if one.kind is not one.VAR_POSITIONAL]
             hint = f"; {nearest(where, names)}"
-            if "overrides" in names and "did you mean" not in hint:
+            if "overrides" in takes and "did you mean" not in hint:
                 hint = "; overrides are strings, such as 'dp.epsilon=1'"
         elif isinstance(first["input"], list | tuple) and isinstance(first["loc"][0], int):
             hint = "; write * before a list"
@@ -195,8 +197,8 @@ class Reproduced:
 
     Attributes:
       folder: of its page, figure and files.
-      table: a row for every measure, cell and seed, as table.csv has them, with the paper's number
-        where it has one.
+      table: a row for every measure, cell, seed and round of a series, with the paper's number
+        where it has one. Where runs failed, and it had been whole before, as it was then.
       claims: a row for every claim, with what was found of it.
       gaps: runs that failed, one line each; the artifact is whole where there are none.
     """
@@ -212,19 +214,27 @@ class Reproduced:
 def reproduce(
     *names: str, scale: str = "quick", plugins: Sequence[str] = (), quiet: bool = False
 ) -> list[Reproduced]:
-    """Makes artifacts, as `dpfl reproduce NAMES scale=SCALE` does.
+    """Makes artifacts, as `dpfl reproduce NAMES scale=SCALE` does. Those of a paper, or of all,
+    whose data are not here are left out.
 
     Args:
       names: "fedexp/table4", a paper, "all", or a file of your own.
       quiet: without progress.
     """
     from dpfl_cli.papers import select
-    from dpfl_cli.reproduction.paper_numbers import beside_paper
     from dpfl_cli.reproduction.reproduce import check_scale
     from dpfl_cli.reproduction.reproduce import reproduce as make
+    from dpfl_cli.reproduction.tables import from_csv
 
     if not names:
         raise ConfigError("reproduce what? Give an artifact, a paper or all")
+    for name in names:
+        if "=" in name:
+            raise ConfigError(f"{name}: names of artifacts alone; write scale='quick' outside them")
+
+    def files_of(one: Any) -> dict[str, str]:
+        return {name: (one.folder / name).read_text() for name in CSV}
+
     with _one_at_a_time:
         note_command(["reproduce", *names, f"scale={scale}"])
         load_plugins(plugins)
@@ -238,7 +248,7 @@ def reproduce(
         Reproduced(
             one.job.artifact.name,
             one.folder,
-            beside_paper(one.job.artifact, pd.read_csv(one.folder / "table.csv")),
+            from_csv(one.job.artifact, files_of(one)).frame,
             pd.DataFrame(map(attrgetter(*FOUND), one.verdicts), columns=FOUND),
             one.gaps,
         )

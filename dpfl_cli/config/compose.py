@@ -30,7 +30,7 @@ VERSION_BASE = "1.3"
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError, UnicodeError)
 MOST_RUNS = 10**5  # of a grid
 MOST_KEPT = 512  # configs and words that are kept for the next ones like them
-PARTS = ("evaluation", "runtime", "launcher", "hints")  # of a config, beside its groups
+PARTS = ("evaluation", "runtime", "launcher")  # of a config, beside its groups
 # of Hydra's own folders, which are off: there is one tree of outputs
 HYDRA_FOLDERS = re.compile(r"hydra(\.job(\.chdir)?|\.(run|sweep|output_subdir)(\..+)?)?")
 OF_HYDRA = {  # what it says -> what a user can do
@@ -94,8 +94,8 @@ def check_overrides(words: Sequence[str]) -> None:
             isinstance(one, str) and re.fullmatch(r"(?!null$)[\w-]+", one) for one in values
         )
         if override.is_delete() and key in (*GROUPS, *PARTS):
-            another = f"{key}=NAME" if key in GROUPS else f"{key}.OPTION=VALUE"
-            raise ConfigError(f"{word}: every run has one; choose another, as {another}")
+            other = f"choose another, as {key}=NAME" if key in GROUPS else "set what is in it"
+            raise ConfigError(f"{word}: every run has one; {other}")
         if key in (*GROUPS, "scale") and not is_option:
             raise ConfigError(f"{word}: not an option; `dpfl list {key}` shows them")
         if len(values) > len(set(map(_number, values))):

@@ -155,7 +155,7 @@ def _products(
     below size.
     """
     rows, depth = size
-    group = _share(rows, TILE)
+    group = _share(rows, min(LANES, TILE + 2))
     sums = [Sum(code) for _ in range(group)]
     with code.loop(rows // group) as g:
         for r, cell in enumerate(sums):

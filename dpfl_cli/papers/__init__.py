@@ -6,12 +6,14 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.own_files import import_own
+from dpfl_cli.config.paths import expanded
 from dpfl_cli.reproduction.artifact import Artifact
 
 
@@ -35,7 +37,12 @@ def own(path: Path) -> list[Artifact]:
       ConfigError: the file cannot be read, fails, declares none, or one whose id names no folder.
     """
     module = import_own(str(path), "")
-    found = [one for one in declared(module) if one.paper is None]
+    folder = expanded(str(path)).absolute().parent  # files of one content are one module
+    found = [
+        replace(one, numbers=str(folder / one.numbers)) if one.numbers else one
+        for one in declared(module)
+        if one.paper is None
+    ]
     if not found:
         raise ConfigError(
             f"{path}: declares no Artifact with paper=None; docs/reproduce.md shows one"

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,7 +130,7 @@ class Search:
     finalists: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keep, int) or self.keep < 1:
+        if not isinstance(self.keep, Integral) or self.keep < 1:
             raise ConfigError(f"a search: keep={self.keep!r}; keep at least one cell")
         for scale in self.scales:
             if scale not in SCALES:
@@ -266,12 +267,12 @@ class Artifact:
     def __post_init__(self) -> None:
         several(self, "best", "tables", "figures", "claims", "notes")
         given = {"best": Best, "tables": Table, "figures": Figure, "claims": Claim}
-        parts = {name: [*getattr(self, name)] for name in given}
+        parts = {name: getattr(self, name) for name in given}
         for name, kind in {**given, "measures": Measure}.items():
             for one in parts.get(name, self.measures.values()):
                 if not isinstance(one, kind):
                     raise ConfigError(f"artifact {self.id}: {name}: {one!r} is no {kind.__name__}")
-        if not isinstance(self.paper_runs, int) or self.paper_runs < 0:
+        if not isinstance(self.paper_runs, Integral) or self.paper_runs < 0:
             raise ConfigError(f"artifact {self.id}: paper_runs={self.paper_runs!r}: write a number")
         module = getattr(self.runs, "__globals__", {})
         if self.paper is None:

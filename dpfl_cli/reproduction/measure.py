@@ -214,5 +214,8 @@ def several(declared: object, *fields: str) -> None:
     """Fields of several that are declared as one become a tuple of it: rows="method"."""
     for name in fields:
         value = getattr(declared, name)
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            object.__setattr__(declared, name, (value,))
+        if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+            value = (value,)
+        if not isinstance(value, Sequence):  # it can be gone through once, maybe
+            value = tuple(value)
+        object.__setattr__(declared, name, value)

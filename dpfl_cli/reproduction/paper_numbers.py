@@ -3,7 +3,9 @@ in the words of our labels.
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.measure import BEST, MEASURE, ROUND
+from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.rows import PAPER
 
 NUMBERS = Path(__file__).with_name("paper_numbers")
@@ -47,7 +49,13 @@ def check_numbers(artifact: Artifact) -> None:
         raise ConfigError(f"page: numbers: no file {path}")
     lines = _lines(path)
     keys = [str(name) for name in lines if name not in PAPER]
-    known = {MEASURE: artifact.measure_names, BEST: (True, False), ROUND: (), **artifact.choices}
+    known: dict[str, Sequence[Any]] = {
+        MEASURE: artifact.measure_names,
+        BEST: (True, False),
+        ROUND: (),
+        RANK: (),
+        **{name: [*values, *_none(artifact, name)] for name, values in artifact.choices.items()},
+    }
     for name in keys:
         if name not in known:
             near = nearest(name, [*known, *NAMES])
@@ -61,6 +69,13 @@ def check_numbers(artifact: Artifact) -> None:
         raise ConfigError(f"{path}: two numbers of {' '.join(twice.iloc[0])}")
 
 
+def _none(artifact: Artifact, label: str) -> list[str]:
+    """[""] where rows may lack a label: a run does, or they are of several runs."""
+    several = artifact.best or any(isinstance(one, Derived) for one in artifact.measures.values())
+    runs = chain.from_iterable(map(artifact.declared, artifact.sizes))
+    return [""] if several or any(label not in run.labels for run in runs) else []
+
+
 def _file_of(artifact: Artifact) -> Path:
     if artifact.numbers:
         return artifact.path.parent / artifact.numbers
@@ -68,9 +83,9 @@ def _file_of(artifact: Artifact) -> Path:
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _text(value: object) -> str:
-    """As a label's values are compared: 1, 1.0 and "1.0" are one."""
-    text = str(value).strip()
+def _text(value: Any) -> str:
+    """As a label's values are compared: 1, 1.0 and "1.0" are one, and what is absent is empty."""
+    text = "" if pd.isna(value) else str(value).strip()
     try:
         return f"{float(text):.12g}"
     except ValueError:

@@ -24,6 +24,7 @@ from dpfl_cli.reproduction.paper_numbers import check_numbers
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rows import PSEUDO, check_values
 from dpfl_cli.reproduction.search import Job
+from dpfl_cli.reproduction.tables import label_of
 from dpfl_cli.simulation.execute import execute
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
@@ -160,11 +161,9 @@ def check_names(artifact: Artifact) -> None:
         if artifact.measures[rule.by].better is None:
             raise ConfigError(f"measure {rule.by}: say which is better")
     for number, figure in enumerate(artifact.figures):
-        texts = [one for one in artifact.choices.get(figure.x, ()) if isinstance(one, str)]
-        if figure.kind == "lines" and texts:
-            raise ConfigError(
-                f"figures[{number}]: x: {figure.x} {texts[0]}: lines are over numbers"
-            )
+        over = [label_of(one) for one in artifact.choices.get(figure.x, ())]
+        if figure.kind == "lines" and over and all(isinstance(one, str) for one in over):
+            raise ConfigError(f"figures[{number}]: x: {figure.x} {over[0]}: lines are over numbers")
     check_numbers(artifact)
 
 

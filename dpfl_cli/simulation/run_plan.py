@@ -142,7 +142,7 @@ class Plan:
     @property
     def work(self) -> int:
         """About how many records its clients look at in all."""
-        chosen, seen = self.algorithm.settings, self.records
+        chosen, seen = self.algorithm.settings, self.records * self.rows // self.clients
         if isinstance(chosen, BatchSettings) and chosen.batch_size is not None:
             seen = self.rows * chosen.batch_size
         steps = chosen.local_steps if isinstance(chosen, LocalSettings) else 1

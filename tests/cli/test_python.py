@@ -159,6 +159,7 @@ def test_an_artifact_is_made_and_its_table_is_a_frame(
         (lambda: dpfl.audit("dp=cdp", canaries=2), "canaries 2: at least 20"),
         (lambda: dpfl.audit("dp=cdp", confidence=1.0), "confidence 1.0: from 0.5"),
         (dpfl.reproduce, "reproduce what?"),
+        (lambda: dpfl.reproduce("fedexp/fig1", "scale=quick"), "names of artifacts alone"),
         (lambda: dpfl.reproduce("fedexp/fig9"), "did you mean fedexp/fig"),
         (lambda: dpfl.reproduce("fedexp/fig1", scale="quik"), "did you mean quick"),
         (lambda: dpfl.model("abc"), "abc: no run"),
@@ -181,6 +182,7 @@ def test_errors_are_the_lines_of_the_command_line(call, says: str) -> None:
         (lambda: dpfl.run(plugins="mine.py"), "run: argument plugins='mine.py': "),
         (lambda: dpfl.runs(where=5), "runs: argument where.*=5: input should be"),
         (lambda: dpfl.curves([]), r"curves: argument 0.*; write \* before a list"),
+        (lambda: dpfl.run(overrides=["a"]), "run: argument overrides=.*are strings, such as"),
         (
             lambda: dpfl.reproduce("fedexp/fig1", plugin=["a.py"]),
             "reproduce: argument plugin=.*did you mean plugins",

@@ -77,7 +77,7 @@ def refused(*overrides: str) -> str:
         (["~rounds=5"], "~rounds: it has another value; set it by rounds=VALUE"),
         (["~experiment=x"], "~experiment=x: there is no such choice to drop"),
         (["~dp"], "~dp: every run has one; choose another, as dp=NAME"),
-        (["~launcher"], "~launcher: every run has one; choose another, as launcher.OPTION=VALUE"),
+        (["~launcher"], "~launcher: every run has one; set what is in it"),
     ],
 )
 def test_bad_configs_are_refused_in_one_line(overrides: list[str], expected: str) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dpfl_cli as dpfl
 from dpfl_cli import papers
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import ConfigError, DataError, StoreError
@@ -818,6 +819,28 @@ def test_one_of_several_needs_no_brackets(tmp_path: Path) -> None:
     path.write_text(re.sub(r"tables=\[(.*)\],", r'tables=\1, notes="a note",', text))
     (made,) = papers.own(path)
     assert [len(made.tables), *made.notes] == [1, "a note"]
+    path.write_text(path.read_text().replace('"a note"', '{"quick": "a note"}'))
+    assert papers.own(path)[0].notes == ({"quick": "a note"},)
+
+
+def test_a_label_that_some_rows_lack_is_empty_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers are sought beside the file that was named: files of one content are one module."""
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    run = 'yield Run({"method": "none"}, ["dataset=synthetic", "dp=none", "rounds=1"], '
+    more = run + '{"dataset.clients": 5})\n\n\nmine = '
+    own = MINE.replace("CELL", "distance").replace("mine = ", f"    {more}", 1)
+    own = own.replace('"method": method', '"method": method, "rate": "0.1"')
+    own = own.replace("    tables", '    numbers="theirs.csv", tables')
+    for folder, number in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(own)
+        lines = f"measure,method,rate,value\ndistance,none,,{number}\ndistance,fedexp,0.10,3\n"
+        (tmp_path / folder / "theirs.csv").write_text(lines)
+        (made,) = dpfl.reproduce(str(tmp_path / folder / "mine.py"), quiet=True)
+        theirs = made.table.dropna(subset="paper").groupby("method").paper.agg(["size", "max"])
+        assert theirs.T.to_dict("list") == {"fedexp": [2, 3], "none": [2, number]}
 
 
 CLAIMS = """
