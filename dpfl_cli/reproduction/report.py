@@ -45,7 +45,7 @@ BUDGET: Mapping[str, Mapping[str, Of | None]] = {
     },
 }
 # hours on two cores with nothing else running, by docs/speed.md
-ON_TWO_CORES = {"dynamic": "about 2.2", "fedexp": "2.0", "fednew": "about 11"}
+ON_TWO_CORES = {"dynamic": "about 2.2", "fedexp": "2.0", "fednew": "about 11.5"}
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
 POINTS = 80  # rounds of a curve that a plot keeps
 

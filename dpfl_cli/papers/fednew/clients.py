@@ -135,7 +135,7 @@ table4 = on_images(
     "fashion_mnist",
     SMALL,
     {},
-    (0.4, 50),
+    (0.4, 80),
     quick_seeds=2,
     points=partial(search, widest=True),
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
