@@ -9,6 +9,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+from numba import njit
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -19,6 +20,8 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import cnn, cnn_kernel, cnn_layers
 from dpfl_cli.models.cnn import CnnObjective, CnnSettings
+from dpfl_cli.models.cnn_layers import LANES, compute_layer
+from dpfl_cli.models.cnn_shape import CnnShape
 from dpfl_cli.privacy.client_values import client_values, opened
 
 LARGE = CnnSettings(channels=[4, 8], hidden=32, activation="relu")
@@ -370,3 +373,33 @@ def test_without_a_compiler_the_torch_path_serves(
     assert len(said) == 1
     assert "no code generator" in said[0]
     assert "\n" not in said[0]
+
+
+def test_sums_are_the_same_whatever_stays_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor with AVX-512 has room for more of them than others: the bits are equal."""
+    shape = CnnShape(13, 15, (4, 6), 10, 10, relu=True)
+    key, layers, found, written = repr(shape), shape.layers, [], []
+
+    def both_ways(image, v, p1, m1, p2, m2, h, back):  # type: ignore[no-untyped-def]
+        compute_layer(key, 0, "convolve", image, v, p1, m1)
+        compute_layer(key, 1, "convolve", p1, v, p2, m2)
+        compute_layer(key, 2, "connect", p2, v, h, h)
+        compute_layer(key, 2, "connect_back", h, v, p2, back)
+
+    drawn = np.random.default_rng(0)
+    v = drawn.standard_normal(shape.dimension).astype(np.float32)
+    image = drawn.standard_normal((layers[0].plane, LANES)).astype(np.float32)
+    for tile in (16, 5, 1):
+        monkeypatch.setattr(cnn_layers, "TILE", tile)
+        sizes = [layers[0].values, layers[1].values, layers[2].values, layers[1].values]
+        p1, p2, h, back = (np.zeros((size, LANES), np.float32) for size in sizes)
+        m1, m2 = (np.zeros(cnn_layers.MASKS * one.values, np.int16) for one in layers[:2])
+        compiled = njit(both_ways)  # anew
+        compiled(image, v, p1, m1, p2, m2, h, back)
+        written.append(len(compiled.inspect_llvm(compiled.signatures[0])))
+        found.append([p1, m1, p2, m2, h, back])
+    assert len({*written}) == 3
+    assert all(part.any() for part in found[0])
+    for other in found[1:]:
+        for one, same in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, same)
