@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from dpfl_cli.cli.reproduce import _possible
+from dpfl_cli.cli.reproduce import possible
 from dpfl_cli.papers import artifacts
 from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, OTHERS_CHOOSE
 from dpfl_cli.papers.scaffnew.clip_norm import GROUPS, fig5
@@ -150,18 +150,18 @@ def test_what_needs_a_gpu_is_left_out_without_one_unless_it_is_named_or_there(
     sizes = {"paper": Size(3, 600, gpu=True)}
     own = [Artifact(id="mine", title="Mine", shows="", sizes=sizes, runs=iter, measures={})]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert _possible(known, ["scaffnew"], "paper", store) == known[:1]
+    assert possible(known, ["scaffnew"], "paper", store) == known[:1]
     assert f"{name}: left out" in capsys.readouterr().err
-    assert _possible(known, ["scaffnew", name], "paper", store) == known
-    assert _possible(own, ["mine.py"], "paper", store) == own
-    assert _possible(known, ["scaffnew"], "quick", store) == known
+    assert possible(known, ["scaffnew", name], "paper", store) == known
+    assert possible(own, ["mine.py"], "paper", store) == own
+    assert possible(known, ["scaffnew"], "quick", store) == known
     job = SimpleNamespace(plans={"a": None})
     monkeypatch.setattr("dpfl_cli.reproduction.reproduce.prepare", lambda *given: [job])
-    assert _possible(known, ["scaffnew"], "paper", store) == known[:1]
+    assert possible(known, ["scaffnew"], "paper", store) == known[:1]
     assert f"{name}: left out" in capsys.readouterr().err
     monkeypatch.setattr(RunStore, "finished", lambda self, run: run)
-    assert _possible(known, ["scaffnew"], "paper", store) == known
+    assert possible(known, ["scaffnew"], "paper", store) == known
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert _possible(known, ["scaffnew"], "paper", store) == known
+    assert possible(known, ["scaffnew"], "paper", store) == known
     assert not capsys.readouterr().err
