@@ -35,7 +35,6 @@ from dpfl_cli.simulation.store import RunStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
-CSV = ("table.csv", "series.csv")
 FOUND = ["id", "text", "source", "finding", "state", "reason"]  # of a claim
 _one_at_a_time = threading.Lock()  # Hydra, and what was run, are a process's: threads take turns
 
@@ -224,7 +223,7 @@ def reproduce(
     from dpfl_cli.papers import select
     from dpfl_cli.reproduction.reproduce import check_scale
     from dpfl_cli.reproduction.reproduce import reproduce as make
-    from dpfl_cli.reproduction.tables import from_csv
+    from dpfl_cli.reproduction.tables import CSV, from_csv
 
     if not names:
         raise ConfigError("reproduce what? Give an artifact, a paper or all")

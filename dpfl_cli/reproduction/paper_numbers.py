@@ -48,6 +48,8 @@ def check_numbers(artifact: Artifact) -> None:
     if own and not path.is_file():
         raise ConfigError(f"page: numbers: no file {path}")
     lines = _lines(path)
+    if lines.empty and not own:
+        return
     keys = [str(name) for name in lines if name not in PAPER]
     known: dict[str, Sequence[Any]] = {
         MEASURE: artifact.measure_names,

@@ -11,7 +11,7 @@ from dpfl_cli.reproduction.folder import SEARCH, Made, artifact_folder, files_of
 from dpfl_cli.reproduction.judge import Verdict, claims_json, judge, record
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.report import index_md
-from dpfl_cli.reproduction.tables import from_csv
+from dpfl_cli.reproduction.tables import CSV, from_csv
 
 PUBLISHED = "published"  # the one folder under outputs that is committed
 INDEX = "index.md"
@@ -46,7 +46,7 @@ def remade(
 ) -> tuple[Sequence[Verdict], dict[str, str]]:
     """The verdicts, and table.md and claims.json, as the CSV files give them today."""
     manifest = json.loads(files["manifest.json"])
-    rows = from_csv(artifact, {name: files[name].decode() for name in ("table.csv", "series.csv")})
+    rows = from_csv(artifact, {name: files[name].decode() for name in CSV})
     verdicts = judge(artifact, scale, rows, manifest["data"])
     horizon, gaps, search = manifest["tested_to"], manifest["gaps"], files.get(SEARCH, b"").decode()
     return verdicts, {

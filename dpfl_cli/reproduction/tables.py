@@ -13,6 +13,7 @@ from dpfl_cli.reproduction.numbers import Row
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, Rows
 
+CSV = ("table.csv", "series.csv")  # all rows of an artifact
 NUMBERS = ["seeds", "epsilon", "epsilon_target", "delta", "epsilon_paper", "releases"]
 
 
@@ -58,8 +59,7 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
     plain = {"": None, "True": True, "False": False}
     try:
         parts = [
-            pd.read_csv(io.StringIO(files[name]), dtype=str, keep_default_na=False)
-            for name in ("table.csv", "series.csv")
+            pd.read_csv(io.StringIO(files[name]), dtype=str, keep_default_na=False) for name in CSV
         ]
         columns = [str(name) for name in parts[0]]
         labels = columns[: columns.index(MEASURE)]
