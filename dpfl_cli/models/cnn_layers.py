@@ -19,9 +19,12 @@ from numba import types
 from numba.extending import intrinsic
 
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnLayer, CnnShape
-from dpfl_cli.models.vector_code import TILE, Code, Index, Sum, generator
+from dpfl_cli.models.vector_code import WIDE, Code, Index, Sum, generator
 
 LANES = 16  # float32 numbers in a vector
+# parts of a vector that are computed one after another, sums of one that stay in registers, or a
+# few more, and rows of a patch whose sums do
+PARTS, SUMS, ROWS = (1, 16, 5) if WIDE else (2, 8, 1)
 TAPS = KERNEL * KERNEL
 # bits kept of a pooling window: won by the right column, by the lower row, passed by the activation
 MASKS = 3
@@ -34,12 +37,17 @@ def _share(total: int, most: int) -> int:
     return max(n for n in range(1, most + 1) if total % n == 0)
 
 
+def _rows(total: int) -> list[range]:
+    """The rows whose sums stay in registers together."""
+    return [range(first, min(first + ROWS, total)) for first in range(0, total, ROWS)]
+
+
 def convolve(code: Code, layer: CnnLayer, x: Any, v: Any, out: Any, masks: Any) -> None:
     """out[o, i, j] = act(max_p bias_o + sum_{c, ky, kx} W[o, c, ky, kx] x[c, 2i + p_y + ky, 2j +
     p_x + kx]), and who won.
     """
     h, w = layer.size
-    group = _share(layer.outputs, max(1, TILE // len(OFFSETS)))
+    group = _share(layer.outputs, SUMS // len(OFFSETS))
     sums = [[Sum(code) for _ in OFFSETS] for _ in range(group)]
     with code.loop(h) as i, code.loop(w) as j, code.loop(layer.outputs // group) as g:
         for o, row in enumerate(sums):
@@ -87,28 +95,31 @@ def kernel_gradient(
     added up at the end.
     """
     h, w = layer.size
-    sums, total = [Sum(code) for _ in range(TAPS)], Sum(code)
-    one = ir.Constant(code.vector, [1.0] * LANES)
-    with code.loop(layer.outputs) as o:
-        bias = code.load(gradient, o + layer.biases)
-        with code.loop(layer.inputs) as c:
-            place = o * (layer.inputs * TAPS) + c * TAPS + layer.start
-            for t, cell in enumerate(sums):
-                cell.set(code.load(gradient, place + t))
-            total.set(bias)
+    with code.loop(layer.outputs) as o, code.loop(layer.inputs) as c:
+        place = o * (layer.inputs * TAPS) + c * TAPS + layer.start
+        for rows in _rows(KERNEL):
+            sums = {tap: Sum(code) for tap in product(rows, range(KERNEL))}
+            for (r, s), cell in sums.items():
+                cell.set(code.load(gradient, place + (r * KERNEL + s)))
             with code.loop(h) as i, code.loop(w) as j:
                 g, right, below = _window(code, layer, o, i, j, delta, masks)
-                total.add(one, g)
                 corner = c * layer.plane + i * (2 * layer.width) + j * 2
-                rows = []
-                for r in range(PATCH):
-                    line = [code.load(x, corner + (r * layer.width + s)) for s in range(PATCH)]
-                    rows.append([code.select(right, line[s + 1], line[s]) for s in range(KERNEL)])
-                for cell, (r, s) in zip(sums, product(range(KERNEL), repeat=2), strict=True):
-                    cell.add(g, code.select(below, rows[r + 1][s], rows[r][s]))
-            for t, cell in enumerate(sums):
-                code.store(cell.get(), gradient, place + t)
-            code.store(total.get(), gradient, o + layer.biases)
+                for r in rows:
+                    lower, upper = (
+                        [code.load(x, corner + (k * layer.width + s)) for s in range(PATCH)]
+                        for k in (r + 1, r)
+                    )
+                    row = [code.select(below, *pair) for pair in zip(lower, upper, strict=True)]
+                    for s in range(KERNEL):
+                        sums[r, s].add(g, code.select(right, row[s + 1], row[s]))
+            for (r, s), cell in sums.items():
+                code.store(cell.get(), gradient, place + (r * KERNEL + s))
+    total, one = Sum(code), ir.Constant(code.vector, [1.0] * code.lanes)
+    with code.loop(layer.outputs) as o:
+        total.set(code.load(gradient, o + layer.biases))
+        with code.loop(h) as i, code.loop(w) as j:
+            total.add(one, _window(code, layer, o, i, j, delta, masks)[0])
+        code.store(total.get(), gradient, o + layer.biases)
 
 
 def input_gradient(code: Code, layer: CnnLayer, delta: Any, v: Any, masks: Any, out: Any) -> None:
@@ -119,27 +130,28 @@ def input_gradient(code: Code, layer: CnnLayer, delta: Any, v: Any, masks: Any, 
     and a place outside the kernel gets 0.
     """
     h, w = layer.size
-    sums = {place: Sum(code) for place in product(range(PATCH), repeat=2)}
     with code.loop(layer.inputs) as c, code.loop(h) as i, code.loop(w) as j:
         corner = c * layer.plane + i * (2 * layer.width) + j * 2
-        for (r, s), cell in sums.items():
-            cell.set(code.load(out, corner + (r * layer.width + s)))
-        with code.loop(layer.outputs) as o:
-            g, right, below = _window(code, layer, o, i, j, delta, masks)
-            first = o * (layer.inputs * TAPS) + c * TAPS + layer.start
-            taps = {
-                (r, s): code.spread(v, first + (r * KERNEL + s))
-                for r, s in product(range(KERNEL), repeat=2)
-            }
-            for r in range(PATCH):
-                above, here = (
-                    [taps.get((k, s), code.zero) for s in range(-1, PATCH)] for k in (r - 1, r)
-                )
-                row = [code.select(below, *pair) for pair in zip(above, here, strict=True)]
-                for s in range(PATCH):
-                    sums[r, s].add(g, code.select(right, row[s], row[s + 1]))
-        for (r, s), cell in sums.items():
-            code.store(cell.get(), out, corner + (r * layer.width + s))
+        for rows in _rows(PATCH):
+            sums = {place: Sum(code) for place in product(rows, range(PATCH))}
+            for (r, s), cell in sums.items():
+                cell.set(code.load(out, corner + (r * layer.width + s)))
+            with code.loop(layer.outputs) as o:
+                g, right, below = _window(code, layer, o, i, j, delta, masks)
+                first = o * (layer.inputs * TAPS) + c * TAPS + layer.start
+                taps = {
+                    (r, s): code.spread(v, first + (r * KERNEL + s))
+                    for r, s in product(range(KERNEL), repeat=2)
+                }
+                for r in rows:
+                    above, here = (
+                        [taps.get((k, s), code.zero) for s in range(-1, PATCH)] for k in (r - 1, r)
+                    )
+                    row = [code.select(below, *pair) for pair in zip(above, here, strict=True)]
+                    for s in range(PATCH):
+                        sums[r, s].add(g, code.select(right, row[s], row[s + 1]))
+            for (r, s), cell in sums.items():
+                code.store(cell.get(), out, corner + (r * layer.width + s))
 
 
 def _products(
@@ -155,7 +167,7 @@ def _products(
     below size.
     """
     rows, depth = size
-    group = _share(rows, min(LANES, TILE + 2))
+    group = _share(rows, SUMS)
     sums = [Sum(code) for _ in range(group)]
     with code.loop(rows // group) as g:
         for r, cell in enumerate(sums):
@@ -206,7 +218,8 @@ def _typed_layer(
     write = ROUTINES[routine.literal_value]
 
     def emit(code: Code, *arrays: tuple[Any, Any]) -> None:
-        write(code, layer, *(pointer for pointer, _ in arrays))
+        with code.in_parts(PARTS) as part:
+            write(part, layer, *(pointer for pointer, _ in arrays))
 
     return types.void(key, number, routine, a, b, c, d), generator(emit)
 

@@ -18,10 +18,11 @@ from numba import types
 from numba.core import cgutils
 
 VECTOR_BYTES = 64
+# With AVX-512 there are 32 registers of a vector's size, elsewhere 16 of half of it, or so.
+WIDE = bool(get_host_cpu_features().get("avx512f"))
 # Vectors of sums that stay in registers, or a few more, and columns that `vectors.accumulate` adds
-# to at once: with AVX-512 there are 32 registers of a vector's size, elsewhere 16 of half of it, or
-# so.
-TILE, COLUMNS = (16, 4) if get_host_cpu_features().get("avx512f") else (5, 2)
+# to at once.
+TILE, COLUMNS = (16, 4) if WIDE else (5, 2)
 _BYTE, _LANE, _WHOLE = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
@@ -74,15 +75,21 @@ class Code:
     """Writes vector code. Arrays are pointers to numbers of one type; an index of a vector or mask
     counts those, of a number (`spread`) numbers.
 
+    Args:
+      part, parts: which part of its vectors the code is about, and how many parts there are.
+
     Attributes:
-      size, lanes: bytes of a number, and how many are a vector.
+      size, lanes: bytes of a number, and how many are a vector, or such a part.
       vector, zero: the type of a vector, and the vector of zeros.
     """
 
-    def __init__(self, builder: Any, number: Any) -> None:
+    def __init__(
+        self, builder: Any, number: Any, part: Index | None = None, parts: int = 1
+    ) -> None:
         self.builder, self.select = builder, builder.select
         self.size = 4 if number == ir.FloatType() else 8
-        self.lanes = VECTOR_BYTES // self.size
+        self.lanes = VECTOR_BYTES // self.size // parts
+        self._part, self._parts = part, parts
         self.number, self.vector = number, ir.VectorType(number, self.lanes)
         self.zero = ir.Constant(self.vector, [0.0] * self.lanes)
 
@@ -96,7 +103,14 @@ class Code:
         place = self.builder.gep(self.builder.bitcast(data, _BYTE.as_pointer()), [start])
         return self.builder.bitcast(place, data.type)
 
+    @contextmanager
+    def in_parts(self, parts: int) -> Iterator[Code]:
+        """A loop over parts of all vectors, with the code for one."""
+        with self.loop(parts) as part:
+            yield Code(self.builder, self.number, part if parts > 1 else None, parts)
+
     def _place(self, array: Any, index: Index, kind: Any) -> Any:
+        index = index if self._part is None else index * self._parts + self._part
         return self.builder.gep(self.builder.bitcast(array, kind.as_pointer()), [index.value])
 
     def load(self, array: Any, index: Index, kind: Any = None) -> Any:
@@ -108,12 +122,12 @@ class Code:
         self.builder.store(value, self._place(array, index, value.type), align=self.size)
 
     def load_mask(self, array: Any, index: Index) -> Any:
-        bits = self.builder.load(self._place(array, index, ir.IntType(self.lanes)), align=2)
+        bits = self.builder.load(self._place(array, index, ir.IntType(self.lanes)), align=1)
         return self.builder.bitcast(bits, ir.VectorType(ir.IntType(1), self.lanes))
 
     def store_mask(self, mask: Any, array: Any, index: Index) -> None:
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
-        self.builder.store(bits, self._place(array, index, bits.type), align=2)
+        self.builder.store(bits, self._place(array, index, bits.type), align=1)
 
     def shuffled(self, one: Any, other: Any, lanes: list[int]) -> Any:
         order = ir.Constant(ir.VectorType(_LANE, len(lanes)), lanes)
