@@ -1,9 +1,9 @@
 """The CNN with weights of its own for every client, compiled for CPUs.
 
-One thread computes one client from its first local step to its last, 16 records at a time, by the
-routines of `cnn_layers`; all else here is plain numba, compiled with them once for each shape of
-network. The order of every sum is fixed by the client's own records: results do not depend on
-threads, on other clients or on other runs.
+One thread computes one client from its first local step to its last, a block of as many records as
+a vector has lanes at a time, by the routines of `cnn_layers`; all else here is plain numba,
+compiled with them once for each shape of network. The order of every sum is fixed by the client's
+own records: results do not depend on threads, on other clients or on other runs.
 """
 
 from functools import partial
@@ -21,8 +21,10 @@ from dpfl_cli.models.cnn_layers import LANES, MASKS, compute_layer
 from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, CnnShape
 from dpfl_cli.models.vectors import aligned
 
-# blocks of 16 records whose images stay transposed between local steps (3 MB for 28x28)
-KEPT_BLOCKS = 64
+SUMMED = 16  # sums over a client's records, every 16th of them, that are added up at the end
+SETS = SUMMED // LANES  # of blocks in turn
+# blocks of records whose images stay transposed between local steps (3 MB for 28x28)
+KEPT_BLOCKS = 64 * SETS
 PARTS = 32  # of a thread's work: small, so that no thread waits long for the others
 
 _aligned = register_jitable(aligned)
@@ -30,13 +32,19 @@ _aligned = register_jitable(aligned)
 
 @register_jitable
 def vectors(count):  # type: ignore[no-untyped-def]
-    """[count, 16] of anything, as `aligned`."""
+    """[count, LANES] of anything, as `aligned`."""
     return _aligned(count * LANES, np.float32, False).reshape(count, LANES)
 
 
 @register_jitable
+def masks(count):  # type: ignore[no-untyped-def]
+    """Bits of every lane."""
+    return np.empty(count * MASKS * LANES // 8, np.uint8)
+
+
+@register_jitable
 def connect_gradient(x, delta, turned, gradient):  # type: ignore[no-untyped-def]
-    """Adds the sums of delta[o] x[f] and of delta[o] over 16 records to gradients of W and b."""
+    """Adds sums of delta[o] x[f] and of delta[o] over a block's records to gradients of W and b."""
     inputs, outputs = len(x), len(delta)
     for f in range(inputs):
         for record in range(LANES):
@@ -55,12 +63,17 @@ def connect_gradient(x, delta, turned, gradient):  # type: ignore[no-untyped-def
 
 @register_jitable
 def add_lanes(rows, sums):  # type: ignore[no-untyped-def]
-    """sums[i] = the sum of rows[i, :], which is lost."""
-    for row in range(len(rows)):
-        for half in (8, 4, 2, 1):
+    """sums[i] = the sum of rows [SETS, n, LANES] at i, which is lost."""
+    for row in range(rows.shape[1]):
+        for one in range(1, SETS):
+            for lane in range(LANES):
+                rows[0, row, lane] += rows[one, row, lane]
+        half = LANES // 2
+        while half:
             for lane in range(half):
-                rows[row, lane] += rows[row, lane + half]
-        sums[row] = rows[row, 0]
+                rows[0, row, lane] += rows[0, row, lane + half]
+            half //= 2
+        sums[row] = rows[0, row, 0]
 
 
 def _program(shape: CnnShape) -> Any:
@@ -80,12 +93,13 @@ def _program(shape: CnnShape) -> Any:
         kept = min(blocks, KEPT_BLOCKS)
         x, targets = vectors(kept * pixels), np.empty((kept, LANES), np.int64)
         # outputs of the layers, gradients at them, and which position of a window won
-        p1, d1, m1 = vectors(between), vectors(between), np.empty(MASKS * between, np.int16)
-        p2, d2, m2 = vectors(features), vectors(features), np.empty(MASKS * features, np.int16)
+        p1, d1, m1 = vectors(between), vectors(between), masks(between)
+        p2, d2, m2 = vectors(features), vectors(features), masks(features)
         h, dh, z, dz = vectors(hidden), vectors(hidden), vectors(classes), vectors(classes)
         before, d_before = (h, dh) if hidden else (p2, d2)  # of the last layer
         # gradients of the convolutions, not yet added up over lanes, and of all parameters
-        lanes, gradient = vectors(convolved), np.empty(d, np.float32)
+        lanes = vectors(SETS * convolved).reshape(SETS, convolved, LANES)
+        gradient = np.empty(d, np.float32)
         turned, v = np.empty((LANES, max(features, hidden)), np.float32), np.empty(d, np.float32)
         records = np.empty(LANES, np.int64)
         for job in range(first, last):
@@ -139,10 +153,10 @@ def _program(shape: CnnShape) -> Any:
                     if hidden:
                         connect_gradient(p2, dh, turned, gradient[hidden_start:])
                         compute_layer(key, 2, "connect_back", dh, v, p2, d2)
-                    compute_layer(key, 1, "kernel_gradient", p1, d2, m2, lanes)
+                    compute_layer(key, 1, "kernel_gradient", p1, d2, m2, lanes[block % SETS])
                     d1[:] = 0
                     compute_layer(key, 1, "input_gradient", d2, v, m2, d1)
-                    compute_layer(key, 0, "kernel_gradient", image, d1, m1, lanes)
+                    compute_layer(key, 0, "kernel_gradient", image, d1, m1, lanes[block % SETS])
                 add_lanes(lanes, gradient)
                 if mode == DESCENT:
                     for t in range(d):

@@ -1,6 +1,6 @@
 """Layers of the compiled CNN as LLVM code, for numba.
 
-Every value is a vector of 16 records ("lanes"), so weights are scalars that are broadcast and no
+Every value is a vector of records ("lanes"), so weights are scalars that are broadcast and no
 convolution needs a copy of its input. The routines are unrolled over the positions of a pooling
 window and the taps of a kernel, so that a group of sums stays in registers.
 
@@ -21,10 +21,9 @@ from numba.extending import intrinsic
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnLayer, CnnShape
 from dpfl_cli.models.vector_code import WIDE, Code, Index, Sum, generator
 
-LANES = 16  # float32 numbers in a vector
-# parts of a vector that are computed one after another, sums of one that stay in registers, or a
-# few more, and rows of a patch whose sums do
-PARTS, SUMS, ROWS = (1, 16, 5) if WIDE else (2, 8, 1)
+# Float32 numbers in a vector, vectors of sums that stay in registers, or a few more, and rows of a
+# patch whose sums do.
+LANES, SUMS, ROWS = (16, 16, 5) if WIDE else (8, 8, 1)
 TAPS = KERNEL * KERNEL
 # bits kept of a pooling window: won by the right column, by the lower row, passed by the activation
 MASKS = 3
@@ -218,8 +217,8 @@ def _typed_layer(
     write = ROUTINES[routine.literal_value]
 
     def emit(code: Code, *arrays: tuple[Any, Any]) -> None:
-        with code.in_parts(PARTS) as part:
-            write(part, layer, *(pointer for pointer, _ in arrays))
+        narrow = Code(code.builder, code.number, code.size * LANES)
+        write(narrow, layer, *(pointer for pointer, _ in arrays))
 
     return types.void(key, number, routine, a, b, c, d), generator(emit)
 

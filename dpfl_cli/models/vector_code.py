@@ -75,21 +75,15 @@ class Code:
     """Writes vector code. Arrays are pointers to numbers of one type; an index of a vector or mask
     counts those, of a number (`spread`) numbers.
 
-    Args:
-      part, parts: which part of its vectors the code is about, and how many parts there are.
-
     Attributes:
-      size, lanes: bytes of a number, and how many are a vector, or such a part.
+      size, lanes: bytes of a number, and how many are a vector.
       vector, zero: the type of a vector, and the vector of zeros.
     """
 
-    def __init__(
-        self, builder: Any, number: Any, part: Index | None = None, parts: int = 1
-    ) -> None:
+    def __init__(self, builder: Any, number: Any, width: int = VECTOR_BYTES) -> None:
         self.builder, self.select = builder, builder.select
         self.size = 4 if number == ir.FloatType() else 8
-        self.lanes = VECTOR_BYTES // self.size // parts
-        self._part, self._parts = part, parts
+        self.lanes = width // self.size
         self.number, self.vector = number, ir.VectorType(number, self.lanes)
         self.zero = ir.Constant(self.vector, [0.0] * self.lanes)
 
@@ -103,14 +97,7 @@ class Code:
         place = self.builder.gep(self.builder.bitcast(data, _BYTE.as_pointer()), [start])
         return self.builder.bitcast(place, data.type)
 
-    @contextmanager
-    def in_parts(self, parts: int) -> Iterator[Code]:
-        """A loop over parts of all vectors, with the code for one."""
-        with self.loop(parts) as part:
-            yield Code(self.builder, self.number, part if parts > 1 else None, parts)
-
     def _place(self, array: Any, index: Index, kind: Any) -> Any:
-        index = index if self._part is None else index * self._parts + self._part
         return self.builder.gep(self.builder.bitcast(array, kind.as_pointer()), [index.value])
 
     def load(self, array: Any, index: Index, kind: Any = None) -> Any:

@@ -20,7 +20,7 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import cnn, cnn_kernel, cnn_layers
 from dpfl_cli.models.cnn import CnnObjective, CnnSettings
-from dpfl_cli.models.cnn_layers import LANES, compute_layer
+from dpfl_cli.models.cnn_layers import compute_layer
 from dpfl_cli.models.cnn_shape import CnnShape
 from dpfl_cli.privacy.client_values import client_values, opened
 
@@ -380,30 +380,31 @@ def test_sums_are_the_same_whatever_stays_in_registers(monkeypatch: pytest.Monke
     shape = CnnShape(13, 15, (4, 6), 10, 10, relu=True)
     key, layers, found, written = repr(shape), shape.layers, [], []
 
-    def both_ways(image, v, p1, m1, p2, m2, h, back, d1, lanes):  # type: ignore[no-untyped-def]
+    def both_ways(image, v, p1, m1, p2, m2, h, back, d1, gradient):  # type: ignore[no-untyped-def]
         compute_layer(key, 0, "convolve", image, v, p1, m1)
         compute_layer(key, 1, "convolve", p1, v, p2, m2)
         compute_layer(key, 2, "connect", p2, v, h, h)
         compute_layer(key, 2, "connect_back", h, v, p2, back)
-        compute_layer(key, 1, "kernel_gradient", p1, back, m2, lanes)
+        compute_layer(key, 1, "kernel_gradient", p1, back, m2, gradient)
         compute_layer(key, 1, "input_gradient", back, v, m2, d1)
-        compute_layer(key, 0, "kernel_gradient", image, d1, m1, lanes)
+        compute_layer(key, 0, "kernel_gradient", image, d1, m1, gradient)
 
     drawn = np.random.default_rng(0)
     v = drawn.standard_normal(shape.dimension).astype(np.float32)
-    image = drawn.standard_normal((layers[0].plane, LANES)).astype(np.float32)
-    for parts, sums, rows in ((1, 16, 5), (2, 8, 1), (1, 4, 2)):
-        monkeypatch.setattr(cnn_layers, "PARTS", parts)
+    image = drawn.standard_normal((layers[0].plane, 16)).astype(np.float32)
+    for lanes, sums, rows in ((16, 16, 5), (8, 8, 1), (16, 4, 2)):
+        monkeypatch.setattr(cnn_layers, "LANES", lanes)
         monkeypatch.setattr(cnn_layers, "SUMS", sums)
         monkeypatch.setattr(cnn_layers, "ROWS", rows)
         sizes = [layers[0].values, layers[1].values, layers[2].values, layers[1].values]
-        p1, p2, h, back = (np.zeros((size, LANES), np.float32) for size in sizes)
-        d1, lanes = np.zeros_like(p1), np.zeros((layers[1].stop, LANES), np.float32)
-        m1, m2 = (np.zeros(cnn_layers.MASKS * one.values, np.int16) for one in layers[:2])
+        p1, p2, h, back = (np.zeros((size, lanes), np.float32) for size in sizes)
+        d1, gradient = np.zeros_like(p1), np.zeros((layers[1].stop, lanes), np.float32)
+        m1, m2 = (np.zeros(cnn_layers.MASKS * one.values * 2, np.uint8) for one in layers[:2])
         compiled = njit(both_ways)  # anew
-        compiled(image, v, p1, m1, p2, m2, h, back, d1, lanes)
+        some = image[:, :lanes].copy()
+        compiled(some, v, p1, m1, p2, m2, h, back, d1, gradient)
         written.append(len(compiled.inspect_llvm(compiled.signatures[0])))
-        found.append([p1, m1, p2, m2, h, back, d1, lanes])
+        found.append([one[:, :8] for one in (p1, p2, h, back, d1, gradient)])
     assert len({*written}) == 3
     assert all(part.any() for part in found[0])
     for other in found[1:]:
