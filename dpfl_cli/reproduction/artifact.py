@@ -14,13 +14,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfl_cli.config.errors import ConfigError, nearest
+from pydantic import NonNegativeInt, PositiveInt
+
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.claim import Claim
-from dpfl_cli.reproduction.measure import Best, Measure, Metric, Where, several
+from dpfl_cli.reproduction.measure import Best, Measure, Metric, Where, checked
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "quick", "paper")  # in order of size
@@ -93,6 +94,9 @@ class Size:
     cells: str = ""
     gpu: bool = False
 
+    def __post_init__(self) -> None:
+        checked(self)
+
     @property
     def which(self) -> range:
         """The seeds."""
@@ -121,7 +125,7 @@ class Search:
 
     reduced: Callable[[Run], Mapping[str, Any]]
     note: str
-    keep: int = 3
+    keep: PositiveInt = 3
     scales: Sequence[Scale] = ("paper",)
     where: Where = field(default_factory=dict)
     whole: Sequence[Where] = ()
@@ -130,11 +134,7 @@ class Search:
     finalists: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keep, Integral) or self.keep < 1:
-            raise ConfigError(f"a search: keep={self.keep!r}; keep at least one cell")
-        for scale in self.scales:
-            if scale not in SCALES:
-                raise ConfigError(f"a search: scales: no scale {scale}; {nearest(scale, SCALES)}")
+        checked(self)
 
 
 # few runs of scale=quick, made small: no artifact declares them (see `grid.runs_of`)
@@ -169,7 +169,7 @@ class Table:
     notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        several(self, "rows", "columns", "cells", "notes")
+        checked(self)
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,7 @@ class Figure:
     title: str = ""
 
     def __post_init__(self) -> None:
-        several(self, "measures", "panels", "log")
-        if not isinstance(self.spread, bool | str):
-            raise ConfigError(f"a figure: spread={self.spread!r}; write True, False or a measure")
+        checked(self)
 
 
 ABOVE: Sequence[Claim] = ()  # the claims above an artifact in its file
@@ -257,7 +255,7 @@ class Artifact:
     show: Mapping[str, str] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
     numbers: str = ""
-    paper_runs: int = 0
+    paper_runs: NonNegativeInt = 0
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
     claims: Sequence[Claim] = ABOVE
@@ -265,15 +263,7 @@ class Artifact:
     runs_of: str = ""
 
     def __post_init__(self) -> None:
-        several(self, "best", "tables", "figures", "claims", "notes")
-        given = {"best": Best, "tables": Table, "figures": Figure, "claims": Claim}
-        parts = {name: getattr(self, name) for name in given}
-        for name, kind in {**given, "measures": Measure}.items():
-            for one in parts.get(name, self.measures.values()):
-                if not isinstance(one, kind):
-                    raise ConfigError(f"artifact {self.id}: {name}: {one!r} is no {kind.__name__}")
-        if not isinstance(self.paper_runs, Integral) or self.paper_runs < 0:
-            raise ConfigError(f"artifact {self.id}: paper_runs={self.paper_runs!r}: write a number")
+        checked(self)
         module = getattr(self.runs, "__globals__", {})
         if self.paper is None:
             package = sys.modules.get(module.get("__package__", ""))
@@ -295,12 +285,7 @@ class Artifact:
             raise ConfigError(
                 f"artifact {self.name}: no scale {scale}; it has {', '.join(self.sizes)}"
             )
-        size = self.sizes[scale]
-        if not isinstance(size, Size):
-            raise ConfigError(
-                f"artifact {self.name}: sizes: {size!r} is no size; write Size(seeds, minutes)"
-            )
-        return size
+        return self.sizes[scale]
 
     def declared(self, scale: Scale) -> Iterable[Run]:
         """Its runs at a scale, those of a trial at their usual size."""

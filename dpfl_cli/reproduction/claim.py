@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.comparison import Comparison, Comparisons, each_seed
-from dpfl_cli.reproduction.measure import Where
+from dpfl_cli.reproduction.measure import Where, checked
 from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid
 
 Prior = Literal["holds", "fails", "open"]
@@ -55,6 +55,7 @@ class Claim:
     readings: Mapping[str, Judge | Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        checked(self)
         if not self.ours and not CITED.search(self.source):
             raise ConfigError(
                 f"claim {self.id}: source={self.source!r} is no place in the paper; "

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import cache
+from typing import Any, Literal, get_origin, get_type_hints
 
-from dpfl_cli.config.errors import ConfigError, nearest
+from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+
+from dpfl_cli.config.errors import ConfigError
 
 Scalar = bool | int | float | str | None
 Facts = Callable[[str], Any]  # looks up what is known of a run before it starts
@@ -13,10 +16,11 @@ Where = Mapping[str, Any]  # label -> its value, or a list of values, or between
 # columns beside labels
 BEST, MEASURE, ROUND, RANK, SEED = "best", "measure", "round", "rank", "seed"
 At = Literal["first", "last", "final", "min", "max", "series"]
-TIMES = get_args(At)
 
 
 DASH = "–"
+ANY_TYPE = ConfigDict(arbitrary_types_allowed=True)
+LONG = 80  # characters: of a longer value errors show the type
 LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
 
 
@@ -41,6 +45,9 @@ class Measure:
     where: Where = field(default_factory=dict)
     summary: Literal["mean", "min", "max"] = "mean"
     scale: Literal["log", "logit", "linear", ""] = ""
+
+    def __post_init__(self) -> None:
+        checked(self)
 
     @property
     def even_scale(self) -> str:
@@ -113,15 +120,14 @@ class Metric(Measure):
     """
 
     metric: str
-    at: At | int = "final"
+    at: At | NonNegativeInt = "final"
     _: KW_ONLY
     rounds: Sequence[int] = ()
     plus: Sequence[str] = ()
     absent: float | None = None
 
     def __post_init__(self) -> None:
-        if self.at not in TIMES and not (isinstance(self.at, int) and self.at >= 0):
-            raise ConfigError(f"metric {self.metric}: at={self.at}; {nearest(str(self.at), TIMES)}")
+        super().__post_init__()
         for name, value in KNOWN.get(self.metric, {}).items():
             if getattr(self, name) in ("", None):
                 object.__setattr__(self, name, value)
@@ -178,9 +184,6 @@ class Derived(Measure):
     by_seed: bool = True
     over: str = ""
 
-    def __post_init__(self) -> None:
-        several(self, "per")
-
 
 @dataclass(frozen=True)
 class Best:
@@ -200,22 +203,43 @@ class Best:
     over: Sequence[str]
     by: str
     _: KW_ONLY
-    top: int = 1
+    top: PositiveInt = 1
     where: Where = field(default_factory=dict)
     note: str = ""
 
     def __post_init__(self) -> None:
-        several(self, "over")
-        if self.top < 1:
-            raise ConfigError(f"a best: top={self.top}; choose at least one cell")
+        checked(self)
 
 
-def several(declared: object, *fields: str) -> None:
-    """Fields of several that are declared as one become a tuple of it: rows="method"."""
-    for name in fields:
+def checked(declared: Any) -> None:
+    """Refuses values of types that fields do not take; one, where several are asked for, becomes a
+    tuple of it: rows="method".
+
+    Raises:
+      ConfigError: names the field.
+    """
+    for name, (several, kind) in _fields(declared.__class__).items():
         value = getattr(declared, name)
-        if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        if several and (isinstance(value, str | Mapping) or not isinstance(value, Iterable)):
             value = (value,)
-        if not isinstance(value, Sequence):  # it can be gone through once, maybe
+        if several and not isinstance(value, Sequence):  # it can be gone through once, maybe
             value = tuple(value)
+        try:
+            kind.validate_python(value, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = " ".join([type(declared).__name__.lower(), getattr(declared, "id", "")]).rstrip()
+            wrong, given = first["msg"][:1].lower() + first["msg"][1:], repr(first["input"])
+            shown = given if len(given) < LONG else f"a {type(first['input']).__name__}"
+            raise ConfigError(f"{what}: {name}={shown}: {wrong}") from None
         object.__setattr__(declared, name, value)
+
+
+@cache
+def _fields(kind: type) -> dict[str, tuple[bool, TypeAdapter[Any]]]:
+    """Whether a field is of several, and what checks it."""
+    hints, found = get_type_hints(kind, include_extras=True), {}
+    for name in (one.name for one in fields(kind)):
+        several = get_origin(hints[name]) is Sequence
+        found[name] = several, TypeAdapter(hints[name], config=ANY_TYPE)
+    return found

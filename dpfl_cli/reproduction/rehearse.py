@@ -19,6 +19,7 @@ from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import requests
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
+from dpfl_cli.reproduction.measure import BEST, MEASURE
 from dpfl_cli.reproduction.numbers import applies
 from dpfl_cli.reproduction.paper_numbers import check_numbers
 from dpfl_cli.reproduction.reduce import rows_of_runs
@@ -123,9 +124,6 @@ def check_names(artifact: Artifact) -> None:
     pseudo = [*labels, *PSEUDO]
     values = [one for many in artifact.choices.values() for one in many if isinstance(one, str)]
     names = {  # field -> what it names, and one of what
-        "better": ("value", ["lower", "higher"]),
-        "prior": ("value", ["holds", "fails", "open"]),
-        "kind": ("kind", ["lines", "bars", "heatmap"]),
         "log": ("axis", ["x", "y", "colour"]),
         "over": ("label", labels),
         **dict.fromkeys(
@@ -146,6 +144,7 @@ def check_names(artifact: Artifact) -> None:
         },
         **{f"claim {one.id}": one for one in artifact.claims},
     }
+    known = {BEST: (True, False), MEASURE: measures, **artifact.choices}
     for place, part in parts.items():
         for field, (what, among) in names.items():
             given = getattr(part, field, None) or ()
@@ -154,7 +153,7 @@ def check_names(artifact: Artifact) -> None:
                     near = nearest(name, among)
                     raise ConfigError(f"{place}: {field}: no {what} '{name}'; {near}")
         try:
-            check_values(getattr(part, "where", {}), artifact.choices)
+            check_values(getattr(part, "where", {}), known)
         except ConfigError as error:
             raise ConfigError(f"{place}: where: {error}") from None
     for rule in artifact.best:

@@ -212,7 +212,7 @@ def test_fits_are_curves_and_bands_may_be_of_another_measure() -> None:
 
 
 def test_a_spread_is_a_measure_or_none() -> None:
-    with pytest.raises(ConfigError, match=r"spread=\{'accuracy': 'std'\}; write True, False or a"):
+    with pytest.raises(ConfigError, match=r"figure: spread=\{.accuracy.: .std.\}: input should be"):
         Figure("lines", "T", "accuracy", spread={"accuracy": "std"})  # type: ignore[arg-type]
 
 
