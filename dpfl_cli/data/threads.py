@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import pairwise
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @cache
@@ -57,18 +60,19 @@ def slices(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def in_threads(jobs: Sequence[Callable[[], object]], threads: int) -> None:
-    """Does all jobs, in any order, on this many threads.
+def in_threads(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
+    """Does all jobs, in any order, on this many threads; what they return is in theirs.
 
     The caller works too and waits for nobody who has not begun, so calls from several threads share
     the pool without harm.
     """
     threads = min(threads, len(jobs))
-    waiting = iter(jobs)  # threads take the next one off it, which is atomic
+    found: dict[int, T] = {}
+    waiting = iter(list(enumerate(jobs)))  # threads take the next one off it, which is atomic
 
     def work() -> None:
-        for job in waiting:
-            job()
+        for number, job in waiting:
+            found[number] = job()
 
     helpers = [_pool().submit(work) for _ in range(threads - 1)]
     try:
@@ -79,9 +83,10 @@ def in_threads(jobs: Sequence[Callable[[], object]], threads: int) -> None:
         for helper in helpers:
             if not helper.cancel():
                 helper.result()
+    return [found[number] for number in range(len(jobs))]
 
 
-def one_thread_each(jobs: Sequence[Callable[[], object]], threads: int | None = None) -> None:
+def one_thread_each(jobs: Sequence[Callable[[], T]], threads: int | None = None) -> list[T]:
     """`in_threads`, where torch computes each job with one thread; as many jobs at once as torch
     has threads, or as given.
 
@@ -92,11 +97,11 @@ def one_thread_each(jobs: Sequence[Callable[[], object]], threads: int | None = 
 
     before = torch.get_num_threads()
 
-    def work(job: Callable[[], object]) -> None:
+    def work(job: Callable[[], T]) -> T:
         torch.set_num_threads(1)
-        job()
+        return job()
 
     try:
-        in_threads([partial(work, job) for job in jobs], threads or before)
+        return in_threads([partial(work, job) for job in jobs], threads or before)
     finally:
         torch.set_num_threads(before)

@@ -15,7 +15,7 @@ of per-record gradients of a layer).
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from math import sqrt
@@ -29,6 +29,7 @@ from torch.nn.functional import pad
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.data.threads import one_thread_each
 from dpfl_cli.models.losses import CrossEntropy, Loss, right
 from dpfl_cli.models.objective import Objective, misfit
 from dpfl_cli.models.passes import Activation, Layer, Passes
@@ -261,14 +262,20 @@ class Dense(Objective):
         """
         result = models.new_zeros(len(models), 1, len(scores))
         for block in pool.together(self._pair_bytes):
-            passes = self._passes(block.of(models.unsqueeze(1)))
-            sums = result.new_zeros(())
-            for part in block.parts(PART):
-                z = passes.forward(part.features)
-                shares = [(one(z, part.targets) * part.weights).sum(dim=-1) for one in scores]
-                sums = sums + torch.stack(shares, dim=-1)
-            block.put(result, sums)
+            given = block.of(models.unsqueeze(1))
+            jobs = [partial(self._part_scores, given, part, scores) for part in block.parts(PART)]
+            apart = self.device.type == "cpu" and len(jobs) > 1
+            found = one_thread_each(jobs) if apart else [job() for job in jobs]
+            block.put(result, sum(found, result.new_zeros(())))
         return list((result[:, 0] / pool.counts.shape[1]).unbind(-1))
+
+    def _part_scores(
+        self, parameters: Tensor, part: Block, scores: Sequence[Callable[..., Tensor]]
+    ) -> Tensor:
+        """[S, B, scores] sums over some records of their shares of `_scores`."""
+        z = self._passes(parameters).forward(part.features)
+        shares = [(one(z, part.targets) * part.weights).sum(dim=-1) for one in scores]
+        return torch.stack(shares, dim=-1)
 
     def _passes(self, parameters: Tensor) -> Passes:
         return Passes(self.layers, self.activation, self.loss, parameters)
