@@ -103,7 +103,10 @@ def runs(where: str | Sequence[str] = ()) -> pd.DataFrame:
     """
     conditions = [where] if isinstance(where, str) else where
     found = load(RunStore(outputs_dir()).all(), attrgetter("result"))
-    records = narrowed(found, conditions)
+    try:
+        records = narrowed(found, conditions)
+    except ConfigError as error:  # which is of the option
+        raise ConfigError(f"dpfl.runs: {str(error).removeprefix('--where ')}") from None
     return pd.DataFrame([row_of(record) for record in records])
 
 

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Collection, Iterable
 from types import FrameType
 
+MANY, GROUPED = 30, re.compile(r"[/.]")  # names that are too many to list, and in groups
 LONG = re.compile(r"[^\s/]{299,}[^\s/:]")  # what a line cuts, such as a number of a thousand digits
 
 
@@ -88,13 +89,21 @@ def _places(error: BaseException, modules: Collection[str] | None = None) -> lis
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint to append to a message: the nearest known name, or all of them when none is near.
+    """A hint to append to a message: the nearest known name, or all of them when none is near; of
+    many those in the same group (fedexp/…, algorithm.…), or the groups.
 
     >>> nearest("fedxp", ["fedavg", "fedexp"])
     'did you mean fedexp?'
     >>> nearest("zzz", ["b", "a"])
     'choose from: a, b'
+    >>> nearest("zzz", ["rounds", "dp", *(f"dp.{number}" for number in range(40))])
+    'choose from: dp, rounds'
     """
     names = sorted(set(known))
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"choose from: {', '.join(names)}"
+    if close := difflib.get_close_matches(word, names, n=1):
+        return f"did you mean {close[0]}?"
+    if len(names) > MANY:
+        group = GROUPED.split(word)[0]
+        same = [name for name in names if GROUPED.split(name)[0] == group]
+        names = same or [name for name in names if not GROUPED.search(name)] or names
+    return f"choose from: {', '.join(names)}"

@@ -153,7 +153,7 @@ def test_an_artifact_is_made_and_its_table_is_a_frame(
         (lambda: dpfl.run("rounds=0"), "rounds=0"),
         (lambda: dpfl.run("seed=range(0)"), "seed"),
         (lambda: dpfl.run("--help"), "not an override"),
-        (lambda: dpfl.runs(where="seed"), "write KEY=VALUE"),
+        (lambda: dpfl.runs(where="seed"), "^dpfl.runs: seed: write KEY=VALUE"),
         (lambda: dpfl.calibrate("dp=none"), "adds no noise"),
         (lambda: dpfl.audit("dp=none"), "nothing is private"),
         (lambda: dpfl.audit("dp=cdp", canaries=2), "canaries 2: at least 20"),
