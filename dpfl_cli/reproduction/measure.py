@@ -222,13 +222,15 @@ def checked(declared: Any) -> None:
         value = getattr(declared, name)
         if several and (isinstance(value, str | Mapping) or not isinstance(value, Iterable)):
             value = (value,)
-        if several and not isinstance(value, Sequence):  # it can be gone through once, maybe
+        if several and not isinstance(value, list | tuple):  # it can be gone through once, maybe
             value = tuple(value)
         try:
             kind.validate_python(value, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            what = " ".join([type(declared).__name__.lower(), getattr(declared, "id", "")]).rstrip()
+            what = " ".join(
+                [type(declared).__name__.lower(), str(getattr(declared, "id", ""))]
+            ).rstrip()
             wrong, given = first["msg"][:1].lower() + first["msg"][1:], repr(first["input"])
             shown = given if len(given) < LONG else f"a {type(first['input']).__name__}"
             raise ConfigError(f"{what}: {name}={shown}: {wrong}") from None
