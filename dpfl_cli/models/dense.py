@@ -261,10 +261,12 @@ class Dense(Objective):
         and targets, as of the loss) at models [R, d]; a client without records has 0.
         """
         result = models.new_zeros(len(models), 1, len(scores))
-        for block in pool.together(self._pair_bytes):
+        threads = torch.get_num_threads() if self.device.type == "cpu" else 1
+        # every thread has a part of its own of a block
+        for block in pool.together(lambda records: threads * self._pair_bytes(records)):
             given = block.of(models.unsqueeze(1))
             jobs = [partial(self._part_scores, given, part, scores) for part in block.parts(PART)]
-            apart = self.device.type == "cpu" and len(jobs) > 1
+            apart = min(threads, len(jobs)) > 1
             found = one_thread_each(jobs) if apart else [job() for job in jobs]
             block.put(result, sum(found, result.new_zeros(())))
         return list((result[:, 0] / pool.counts.shape[1]).unbind(-1))

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.claim import Claim
@@ -87,8 +87,8 @@ class Size:
         its paper's or of all, unless its runs are finished.
     """
 
-    seeds: int | range
-    minutes: float
+    seeds: int | range | Sequence[int]
+    minutes: NonNegativeFloat
     note: str = ""
     full: bool | None = None
     cells: str = ""
@@ -98,7 +98,7 @@ class Size:
         checked(self)
 
     @property
-    def which(self) -> range:
+    def which(self) -> Sequence[int]:
         """The seeds."""
         return range(self.seeds) if isinstance(self.seeds, int) else self.seeds
 
@@ -204,7 +204,7 @@ class Figure:
     log: Sequence[str] = ()
     x_title: str = ""
     y_title: str = ""
-    y_range: tuple[float, float] | None = None
+    y_range: Annotated[Sequence[float], Field(min_length=2, max_length=2)] | None = None
     share_y: bool = False
     spread: bool | str = True
     fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict, hash=False)
@@ -216,7 +216,7 @@ class Figure:
         checked(self)
 
 
-ABOVE: Sequence[Claim] = ()  # the claims above an artifact in its file
+ABOVE: Sequence[Claim] = []  # no other list is it: the claims above an artifact in its file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,11 +254,11 @@ class Artifact:
     search: Search | None = None
     show: Mapping[str, str] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
-    numbers: str = ""
+    numbers: str | Path = ""
     paper_runs: NonNegativeInt = 0
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
-    claims: Sequence[Claim] = ABOVE
+    claims: Sequence[Claim] = field(default_factory=lambda: ABOVE)
     notes: Sequence[str | Mapping[Scale, str]] = ()
     runs_of: str = ""
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
+from numbers import Integral
 from typing import Any, Literal, get_origin, get_type_hints
 
 from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
@@ -40,7 +41,7 @@ class Measure:
 
     title: str = ""
     unit: str = ""
-    decimals: int | None = None
+    decimals: NonNegativeInt | None = None
     better: Literal["lower", "higher"] | None = None
     where: Where = field(default_factory=dict)
     summary: Literal["mean", "min", "max"] = "mean"
@@ -224,13 +225,13 @@ def checked(declared: Any) -> None:
             value = (value,)
         if several and not isinstance(value, list | tuple):  # it can be gone through once, maybe
             value = tuple(value)
+        if isinstance(value, Integral) and not isinstance(value, bool):  # numpy's too
+            value = int(value)
         try:
             kind.validate_python(value, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            what = " ".join(
-                [type(declared).__name__.lower(), str(getattr(declared, "id", ""))]
-            ).rstrip()
+            what = f"{type(declared).__name__.lower()} {getattr(declared, 'id', '')}".rstrip()
             wrong, given = first["msg"][:1].lower() + first["msg"][1:], repr(first["input"])
             shown = given if len(given) < LONG else f"a {type(first['input']).__name__}"
             raise ConfigError(f"{what}: {name}={shown}: {wrong}") from None

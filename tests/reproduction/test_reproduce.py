@@ -562,6 +562,16 @@ def test_values_of_other_types_are_refused_where_they_are_given(make: Any, says:
         make()
 
 
+def test_what_a_field_may_be_given_as() -> None:
+    """Ranges and lists of seeds, numpy's whole numbers, lists for pairs; no claims are none."""
+    assert [Size(one, 1).which for one in ([0, 5], range(2))] == [[0, 5], range(2)]
+    assert Size(np.int64(2), 1).which == range(2)
+    assert Metric("x", "series", rounds=range(3)).rounds == (0, 1, 2)
+    assert Best("x", "y", top=np.int64(2)).top == 2  # type: ignore[arg-type]
+    assert Figure("lines", "x", "y", y_range=[0, 1]).y_range == [0, 1]
+    assert changed(claims=()).claims == ()
+
+
 def test_what_a_claim_yields_is_a_comparison() -> None:
     wrong = Claim("wrong", "It is true", "ours", lambda rows: iter([True]))
     with pytest.raises(ConfigError, match="claim wrong: True is no comparison; yield above"):
