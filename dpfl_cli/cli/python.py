@@ -26,7 +26,7 @@ from dpfl_cli.cli.reproduce import left_out, possible
 from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
-from dpfl_cli.config.errors import nearest
+from dpfl_cli.config.errors import alternatives, nearest
 from dpfl_cli.config.paths import note_command, outputs_dir
 from dpfl_cli.simulation.plugins import load_plugins, pass_on
 from dpfl_cli.simulation.results import privacy_report
@@ -49,8 +49,10 @@ def _typed(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return checked(*args, **kwargs)
         except ValidationError as error:
-            first = error.errors()[0]
-        where, message = ".".join(map(str, first["loc"])), first["msg"]
+            errors = error.errors()
+        first = errors[0]
+        where = ".".join(map(str, first["loc"]))
+        message = alternatives([one for one in errors if one["loc"][:1] == first["loc"][:1]])
         given, hint = f"={first['input']!r:.80}", ""
         if first["type"] == "unexpected_keyword_argument":
             takes = signature(function).parameters
@@ -62,10 +64,7 @@ def _typed(function: Callable[P, T]) -> Callable[P, T]:
             hint = "; write * before a list"
         elif first["type"].startswith("missing"):
             given = ""
-        raise ConfigError(
-            f"dpfl.{function.__name__}: argument {where}{given}: "
-            f"{message[0].lower()}{message[1:]}{hint}"
-        )
+        raise ConfigError(f"dpfl.{function.__name__}: argument {where}{given}: {message}{hint}")
 
     return called
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.errors import ConfigError, alternatives, nearest
 
 
 def _in_range(noise: float | None) -> float | None:
@@ -174,7 +174,8 @@ def parse_settings(kind: type[Settings], values: Any, where: str) -> Any:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        first, *others = error.errors()
+        errors = error.errors()
+    first = errors[0]
     keys = [str(part) for part in first["loc"]]  # with steps of pydantic's own
     own = (key for key in keys if not OF_PYDANTIC.match(key))
     path = ".".join([where, *own]).lstrip(".")
@@ -182,8 +183,6 @@ def parse_settings(kind: type[Settings], values: Any, where: str) -> Any:
         raise ConfigError(f"{path}: unknown option; {nearest(keys[-1], kind.model_fields)}")
     if first["type"] == "missing":
         raise ConfigError(f"{path}: missing; give it a value, as {path}=…")
-    same = [one for one in others if one["loc"][:1] == first["loc"][:1] != one["loc"]]
-    said = [one["msg"].removeprefix("Value error, ") for one in (first, *same)]
-    message = "; or ".join(dict.fromkeys(one[:1].lower() + one[1:] for one in said))
+    message = alternatives([one for one in errors if one["loc"][:1] == first["loc"][:1]])
     hint = kind.model_fields[keys[0]].description if keys else None  # of a field that has one
     raise ConfigError(f"{path}={first['input']!r}: {message}{f'; {hint}' if hint else ''}")

@@ -7,8 +7,9 @@ prints the line and exits with `exit_code`; `--debug` shows the traceback.
 import difflib
 import re
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from types import FrameType
+from typing import Any
 
 MANY, GROUPED = 30, re.compile(r"[/.]")  # names that are too many to list, and in groups
 LONG = re.compile(r"[^\s/]{299,}[^\s/:]")  # what a line cuts, such as a number of a thousand digits
@@ -17,6 +18,15 @@ LONG = re.compile(r"[^\s/]{299,}[^\s/:]")  # what a line cuts, such as a number 
 def shortened(line: str) -> str:
     """The line with its endless words cut."""
     return LONG.sub(lambda word: f"{word[0][:60]}...", line)
+
+
+def alternatives(errors: Sequence[Any]) -> str:
+    """What pydantic says of the first value that it refuses: of every type that it may have."""
+    first = errors[0]
+    said = (
+        one["msg"].removeprefix("Value error, ") for one in errors if one["input"] is first["input"]
+    )
+    return "; or ".join(dict.fromkeys(one[:1].lower() + one[1:] for one in said))
 
 
 class DpflError(Exception):

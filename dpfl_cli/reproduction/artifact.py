@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +24,13 @@ from dpfl_cli.reproduction.claim import Claim
 from dpfl_cli.reproduction.measure import Best, Measure, Metric, Where, checked
 
 Scale = Literal["smoke", "quick", "paper"]
+Seeds = PositiveInt | range | Sequence[NonNegativeInt]  # so many, 0, 1, ..., or which
 SCALES: tuple[Scale, ...] = ("smoke", "quick", "paper")  # in order of size
+
+
+def listed(seeds: Seeds) -> Sequence[int]:
+    """Which seeds they are."""
+    return range(seeds) if isinstance(seeds, int) else seeds
 
 
 @dataclass(frozen=True)
@@ -59,14 +65,18 @@ class Run:
         list of them is composed once, so that what varies in a large grid belongs into `values`.
       values: config keys that are set after composing: {"algorithm.local_lr": 0.1}.
       exclusive: it is for its times: alone, one after another, anew for every artifact.
-      seeds: its own, in place of the scale's; fixed before any result.
+      seeds: its own, in place of the scale's, and as there how many or which; fixed before any
+        result.
     """
 
     labels: Mapping[str, Any]
     overrides: Sequence[str]
     values: Mapping[str, Any] = field(default_factory=dict)
     exclusive: bool = False
-    seeds: Sequence[int] = ()
+    seeds: Seeds = ()
+
+    def __post_init__(self) -> None:
+        checked(self)
 
 
 Runs = Iterator[Run]
@@ -87,8 +97,8 @@ class Size:
         its paper's or of all, unless its runs are finished.
     """
 
-    seeds: int | range | Sequence[int]
-    minutes: NonNegativeFloat
+    seeds: Seeds
+    minutes: Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]
     note: str = ""
     full: bool | None = None
     cells: str = ""
@@ -100,7 +110,7 @@ class Size:
     @property
     def which(self) -> Sequence[int]:
         """The seeds."""
-        return range(self.seeds) if isinstance(self.seeds, int) else self.seeds
+        return listed(self.seeds)
 
 
 SEARCH_SEEDS = (1000, 1001)  # of a search's two stages; the seeds of a size are others
@@ -264,7 +274,7 @@ class Artifact:
 
     def __post_init__(self) -> None:
         checked(self)
-        module = getattr(self.runs, "__globals__", {})
+        module = getattr(self._function, "__globals__", {})
         if self.paper is None:
             package = sys.modules.get(module.get("__package__", ""))
             object.__setattr__(self, "paper", getattr(package, "PAPER", None))
@@ -278,7 +288,12 @@ class Artifact:
     @cached_property
     def path(self) -> Path:
         """The file that declares it."""
-        return Path(inspect.getsourcefile(self.runs) or "")
+        return Path(inspect.getsourcefile(self._function) or "")
+
+    @property
+    def _function(self) -> Callable[..., Any]:
+        """That of its runs, of which they may give a part of the arguments."""
+        return self.runs.func if isinstance(self.runs, partial) else self.runs
 
     def size(self, scale: Scale) -> Size:
         if scale not in self.sizes:
@@ -298,7 +313,7 @@ class Artifact:
 
     def seeds(self, scale: Scale, run: Run) -> Sequence[int]:
         """The seeds of a run at a scale; one where nothing is trained."""
-        return (run.seeds or self.size(scale).which) if self.trains else range(1)
+        return (listed(run.seeds) or self.size(scale).which) if self.trains else range(1)
 
     def searched(self, scale: Scale) -> Search | None:
         """The search at a scale, if there is one."""

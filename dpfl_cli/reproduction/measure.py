@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
-from numbers import Integral
 from typing import Any, Literal, get_origin, get_type_hints
 
 from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, alternatives
 
 Scalar = bool | int | float | str | None
 Facts = Callable[[str], Any]  # looks up what is known of a run before it starts
@@ -123,7 +122,7 @@ class Metric(Measure):
     metric: str
     at: At | NonNegativeInt = "final"
     _: KW_ONLY
-    rounds: Sequence[int] = ()
+    rounds: Sequence[NonNegativeInt] = ()
     plus: Sequence[str] = ()
     absent: float | None = None
 
@@ -220,22 +219,27 @@ def checked(declared: Any) -> None:
       ConfigError: names the field.
     """
     for name, (several, kind) in _fields(declared.__class__).items():
-        value = getattr(declared, name)
+        value = _without_numpy(getattr(declared, name))
         if several and (isinstance(value, str | Mapping) or not isinstance(value, Iterable)):
             value = (value,)
         if several and not isinstance(value, list | tuple):  # it can be gone through once, maybe
             value = tuple(value)
-        if isinstance(value, Integral) and not isinstance(value, bool):  # numpy's too
-            value = int(value)
+        if isinstance(value, dict):
+            value = {key: _without_numpy(one) for key, one in value.items()}
         try:
             kind.validate_python(value, strict=True)
         except ValidationError as error:
-            first = error.errors()[0]
+            wrong = error.errors()[0]["input"]
             what = f"{type(declared).__name__.lower()} {getattr(declared, 'id', '')}".rstrip()
-            wrong, given = first["msg"][:1].lower() + first["msg"][1:], repr(first["input"])
-            shown = given if len(given) < LONG else f"a {type(first['input']).__name__}"
-            raise ConfigError(f"{what}: {name}={shown}: {wrong}") from None
+            shown = text if len(text := repr(wrong)) < LONG else f"a {type(wrong).__name__}"
+            said = alternatives(error.errors())
+            raise ConfigError(f"{what}: {name}={shown}: {said}") from None
         object.__setattr__(declared, name, value)
+
+
+def _without_numpy(value: Any) -> Any:
+    """A number or a list in place of one of numpy or pandas."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 @cache

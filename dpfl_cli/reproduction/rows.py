@@ -277,7 +277,9 @@ def check_values(where: Where, known: Mapping[str, Sequence[Any]]) -> None:
     for name, wanted in where.items():
         values = [*known.get(name, ()), ""]
         for value in as_list(wanted):
-            if name in known and not isinstance(value, between) and value not in values:
+            if name not in known or isinstance(value, between):
+                continue
+            if not any(map(fitting(value), values)):
                 near = nearest(str(value), map(str, known[name]))
                 raise ConfigError(f"no {name} '{value}'; {near}")
 

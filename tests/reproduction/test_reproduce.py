@@ -254,6 +254,10 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
             {"tables": [Table(rows="clip", cells="distance", where={"best": "yes"})]},
             r"tables\[0\]: where: no best 'yes'; choose from: False, True",
         ),
+        (
+            {"tables": [Table(rows="clip", cells="distance", where={"best": 1})]},
+            r"tables\[0\]: where: no best '1'; choose from: False, True",
+        ),
     ],
 )
 def test_what_is_mistyped_is_found_before_anything_runs(change: dict, words: str) -> None:
@@ -530,7 +534,7 @@ def test_a_run_that_is_asked_for_twice_is_one() -> None:
         ({"runs": lambda scale: None}, "no runs at scale=smoke"),
         ({"runs": lambda scale: [3]}, "3 is no run"),
         ({"runs": lambda scale: [Run({"x": [1]}, [])]}, "write a number or a text"),
-        ({"sizes": {"smoke": Size(seeds=0, minutes=1)}}, "no runs at scale=smoke"),
+        ({"sizes": {"smoke": Size(seeds=[], minutes=1)}}, "no runs at scale=smoke"),
     ],
 )
 def test_what_is_no_run_or_size_is_said(changes: dict[str, Any], says: str) -> None:
@@ -555,6 +559,16 @@ def test_what_is_no_run_or_size_is_said(changes: dict[str, Any], says: str) -> N
             "search: scales='x': input should be",
         ),  # type: ignore[list-item]
         (lambda: Claim("a", "b", "ours", print, prior="so"), "claim a: prior='so': input should"),  # type: ignore[arg-type]
+        (lambda: Run({}, None), "run: overrides=None: input should be a valid string"),  # type: ignore[arg-type]
+        (lambda: Run({}, [], exclusive="no"), "run: exclusive='no': input should be a valid bool"),  # type: ignore[arg-type]
+        (lambda: Run({}, [], seeds=[0.5]), r"run: seeds=\[0.5\]: input should be a valid integer"),  # type: ignore[list-item]
+        (lambda: Size(0, 1), "size: seeds=0: input should be greater than 0; or input should be"),
+        (lambda: Size(1, math.nan), "size: minutes=nan: input should be a finite number"),
+        (
+            lambda: Metric("x", "lasst"),  # type: ignore[arg-type]
+            "metric: at='lasst': input should be 'first', .* or 'series'; or input should be a",
+        ),
+        (lambda: Metric("x", rounds=[-1]), "metric: rounds=-1: input should be greater than or"),
     ],
 )
 def test_values_of_other_types_are_refused_where_they_are_given(make: Any, says: str) -> None:
@@ -567,6 +581,10 @@ def test_what_a_field_may_be_given_as() -> None:
     assert [Size(one, 1).which for one in ([0, 5], range(2))] == [[0, 5], range(2)]
     assert Size(np.int64(2), 1).which == range(2)
     assert Metric("x", "series", rounds=range(3)).rounds == (0, 1, 2)
+    run = Run({"clip": np.float64(0.5)}, "dp=ldp", seeds=np.arange(2))
+    assert run == Run({"clip": 0.5}, ("dp=ldp",), seeds=[0, 1])
+    assert Run({}, [], seeds=3).seeds == 3  # as in a size, three of them
+    assert Table(where={"clip": np.array([1, 2])}).where == {"clip": [1, 2]}
     assert Best("x", "y", top=np.int64(2)).top == 2  # type: ignore[arg-type]
     assert Figure("lines", "x", "y", y_range=[0, 1]).y_range == [0, 1]
     assert changed(claims=()).claims == ()
