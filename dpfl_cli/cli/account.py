@@ -15,7 +15,7 @@ from dpfl_cli.cli.tables import (
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
-UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients"
+UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients or batches"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +55,9 @@ def _remarks(record: RunRecord, own_delta: bool) -> Iterator[str]:
       own_delta: whether it is the run's own, whose further epsilons are stored.
     """
     privacy = record.result["privacy"]
-    if "participation" in privacy:
-        yield f"participation: {privacy['participation']}"
+    for key in ("participation", "batches"):
+        if key in privacy:
+            yield f"{key}: {privacy[key]}"
     for entry in record.ledger.entries:
         yield release_line(entry)
     if "calibration" in privacy:

@@ -60,8 +60,8 @@ def privacy_lines(plan: "Plan", report: "Report") -> list[str]:
     if "stopped" in report:
         target = "" if dp.epsilon is None else f"; dp.epsilon={dp.epsilon:g} sets its noise"
         lines.append(f"the run ends {report['stopped']}{target}")
-    if "participation" in report:
-        lines.append(f"participation: {report['participation']}")
+    drawn = (key for key in ("participation", "batches") if key in report)
+    lines += [f"{key}: {report[key]}" for key in drawn]
     return lines
 
 

@@ -155,6 +155,7 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
         ", ".join(f"{name} {cell}" for name, cell in common.items()),
         _caption(reports),
         *_each(reports, "participation", "Participation", ": "),
+        *_each(reports, "batches", "Batches", ": "),
         *_each(reports, "stopped", "Stopped", " "),
         *_each(reports, "calibration", "Noise", " by "),
         *_each(reports, "guarantee", "Guarantee", ": "),

@@ -41,6 +41,8 @@ class Accountant(ABC):
       variants: the settings under which `price_all` lists it.
       amplifies: the laws of drawing clients whose amplification it knows; by other laws it prices
         a release as if all clients took part, which bounds it.
+      amplifies_batches: the relations under which it knows that of batches without replacement;
+        under others it prices a release as if all records were in it.
     """
 
     name: str
@@ -49,9 +51,17 @@ class Accountant(ABC):
     tolerance = 1e-9
     variants: tuple[dict[str, Any], ...] = ({},)
     amplifies: tuple[str, ...] = ()
+    amplifies_batches: tuple[str, ...] = ()
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
+
+    @classmethod
+    def misses(cls, entry: LedgerEntry) -> bool:
+        """Whether it leaves out that clients, or batches, were drawn for a release."""
+        if entry.law != "full":
+            return entry.law not in cls.amplifies
+        return entry.rate is not None and entry.relation not in cls.amplifies_batches
 
     @property
     def label(self) -> str:
@@ -143,7 +153,7 @@ class PrivacyCost:
       releases: number of releases composed.
       unit, relation, scope: of the ledger; None where it is empty or mixes them.
       vacuous: epsilon is above 20, or infinite.
-      unamplified: clients were drawn, and the accountant counts as if all took part.
+      unamplified: clients or batches were drawn, and the accountant counts as if all took part.
     """
 
     epsilon: float | None
@@ -180,9 +190,7 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> PrivacyCost:
         releases=ledger.releases,
         **{what: found[0] if len(found) == 1 else None for what, found in common.items()},
         vacuous=epsilon > VACUOUS_EPSILON,
-        unamplified=any(
-            entry.law not in ("full", *accountant.amplifies) for entry in ledger.entries
-        ),
+        unamplified=any(map(accountant.misses, ledger.entries)),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.privacy.client_values import (
     ClientValues,
@@ -181,6 +181,11 @@ def public(what: str, *numbers: Tensor) -> None:
 
 def contributions(values: Tensor, limit: Tensor, what: str = "vectors") -> tuple[Tensor, Tensor]:
     """The plain [R, M, n] inside client values, and [R] the public limit of their type."""
+    if not isinstance(limit, Tensor):
+        raise ConfigError(
+            f"a bound of {what} is a {type(limit).__name__}, and must be a tensor [R], one number "
+            "a run, as options of type Bound are: self.hyper.clip_norm"
+        )
     public("a bound", limit)
     inside = opened(values)
     if isinstance(values, Diagnostic) or inside.dim() != 3 or limit.shape != inside.shape[:1]:

@@ -315,9 +315,10 @@ class Mechanism(ABC):
         log = self._log(spec.name)
         parameters, number = log.known(rounds)
         if np.count_nonzero(charged & ((number >= spec.per_round) | (rounds < log.latest))):
+            often = "twice" if spec.per_round == 1 else f"more than {spec.per_round} times"
             raise PrivacyError(
-                f"release '{spec.name}' was made more than {spec.per_round} times in a round, or "
-                "in a round that is over: it would repeat its noise; declare it with per_round"
+                f"release '{spec.name}' was made {often} in a round, or in a round that is over: "
+                "it would repeat its noise; declare it with per_round"
             )
         if self.trust != "none":
             self._provenance.check(spec, values, rounds, number, charged, self._site.setups)

@@ -58,7 +58,7 @@ class RdpSettings(Settings):
     conversion: Literal["cks", "mironov"] = "cks"
 
 
-@component("accountant", "rdp", revision=2, settings=RdpSettings)
+@component("accountant", "rdp", revision=3, settings=RdpSettings)
 class RdpAccountant(Accountant):
     """Renyi DP with the best real order: an upper bound for Gaussian and pure releases.
 
@@ -68,12 +68,14 @@ class RdpAccountant(Accountant):
 
     Clients that are drawn: `poisson_rdp`, or of a uniform subset under replace_one
     `without_replacement_rdp` by Theorem 27, at whole orders, converted by dp-accounting as by
-    `cks`.
+    `cks`. Gaussian releases of batches of records without replacement, under replace_one: the same
+    theorem, or no amplification where that gives less.
     """
 
     curve = "renyi"
     variants = ({}, {"conversion": "mironov"})
     amplifies = ("poisson", "fixed")
+    amplifies_batches = ("replace_one",)
 
     def supports(self, ledger: Ledger) -> str | None:
         """As every accountant; where clients are drawn one conversion is dp-accounting's, and a
@@ -105,14 +107,35 @@ class RdpAccountant(Accountant):
             return 0.0
         improved = self.settings.conversion == "cks"
 
-        def epsilon_of(excess: np.ndarray) -> np.ndarray:
-            total = sum(kind.renyi(own, excess) for kind, own in groups.items())
+        def converted(total: np.ndarray, excess: np.ndarray) -> np.ndarray:
             if improved:  # ln(1 - 1/a) = -ln(1 + 1/x) for a = 1 + x
                 toll = (math.log(delta) + np.log1p(excess)) / excess
                 return total - np.log1p(1 / excess) - toll
             return total - math.log(delta) / excess
 
-        return max(0.0, _smallest_over_orders(epsilon_of))
+        def epsilon_of(excess: np.ndarray) -> np.ndarray:
+            return converted(_renyi(entries, excess), excess)
+
+        best = _smallest_over_orders(epsilon_of)
+        of_batches = [
+            one
+            for one in entries
+            if one.kind == "gaussian" and one.rate is not None and not self.misses(one)
+        ]
+        if of_batches:
+            excess = np.array(ORDERS) - 1.0
+            total = _renyi([one for one in entries if one not in of_batches], excess)
+            for one in of_batches:
+                for z, count in one.levels().items():
+                    total = total + count * _subset_rdp(ORDERS, one.rate or 1.0, z)
+            best = min(best, float(converted(total, excess).min()))
+        return max(0.0, best)
+
+
+def _renyi(entries: Entries, excess: np.ndarray) -> np.ndarray:
+    """Renyi divergence of releases at orders 1 + excess, added up."""
+    kinds = by_kind(entries).items()
+    return sum((kind.renyi(own, excess) for kind, own in kinds), np.zeros_like(excess))
 
 
 def _smallest_over_orders(epsilon_of: Callable[[np.ndarray], np.ndarray]) -> float:

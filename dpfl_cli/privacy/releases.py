@@ -8,12 +8,12 @@ what results report are all read from it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from torch import Tensor
 
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.bounded import Bounded, Relation, Unit
 from dpfl_cli.privacy.client_values import ClientValues
 from dpfl_cli.privacy.draws import Sampling
@@ -152,6 +152,10 @@ class Release:
     bound: Tensor
     noise_std: Tensor | None = None
     averaged: Tensor | None = None
+
+    @classmethod
+    def __torch_function__(cls, *given: Any) -> NoReturn:
+        raise ConfigError("a release is no tensor: take what is in it, such as its .mean")
 
     @cached_property  # not every method reads it
     def mean(self) -> Tensor:

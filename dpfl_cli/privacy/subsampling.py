@@ -169,6 +169,7 @@ class WangRdpAccountant(Accountant):
     curve = "squared_mu"
     variants = ({}, {"order": "paper"})
     amplifies = ("fixed",)
+    amplifies_batches = ("replace_one",)
 
     def supports(self, ledger: Ledger) -> str | None:
         """As every accountant; and amplification is for replace_one."""

@@ -10,6 +10,7 @@ name like any other Hydra override: "+experiment=fedexp/mnist".
 """
 
 import inspect
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -61,8 +62,9 @@ class Run:
 
     Attributes:
       labels: the choices that it stands for.
-      overrides: what `dpfl run` takes: "dataset=mnist", "+experiment=fedexp/mnist". Every distinct
-        list of them is composed once, so that what varies in a large grid belongs into `values`.
+      overrides: what `dpfl run` takes: "dataset=mnist", "+experiment=fedexp/mnist"; a list, or one
+        text of words. Every distinct list of them is composed once, so that what varies in a large
+        grid belongs into `values`.
       values: config keys that are set after composing: {"algorithm.local_lr": 0.1}.
       exclusive: it is for its times: alone, one after another, anew for every artifact.
       seeds: its own, in place of the scale's, and as there how many or which; fixed before any
@@ -76,6 +78,8 @@ class Run:
     seeds: Seeds = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.overrides, str):
+            object.__setattr__(self, "overrides", shlex.split(self.overrides))
         checked(self)
 
 

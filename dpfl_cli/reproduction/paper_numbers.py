@@ -101,9 +101,13 @@ def _lines(path: Path) -> pd.DataFrame:
     if not path.is_file():
         return pd.DataFrame(columns=[MEASURE, *PAPER])
     try:
-        lines = pd.read_csv(path, dtype=str, keep_default_na=False).rename(columns=NAMES)
+        read = pd.read_csv(path, dtype=str, keep_default_na=False)
+        lines = read.rename(columns=NAMES)
         if not {MEASURE, "paper"} <= {*lines}:
-            raise ValueError("needs columns measure and value, and one for each label (by commas)")
+            raise ValueError(
+                "needs columns measure and value, and one for each label (by commas); has "
+                + ", ".join(map(str, read))
+            )
         lines = lines.assign(**{name: "" for name in PAPER if name not in lines})
         numbers = ["paper", "paper_std"]
         lines[numbers] = lines[numbers].replace("", "nan").astype(float)

@@ -18,6 +18,7 @@ import dpfl_cli
 from dpfl_cli.config.errors import (
     DpflError,
     PrivacyError,
+    UnknownOption,
     place_in_plugin,
     raised_by_dpfl,
     without_values,
@@ -108,6 +109,8 @@ def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> Repor
     }
     if plan.sampling is not None:
         report["participation"] = _participation(plan, plan.sampling)
+    elif (text := _batches(plan, ledger)) is not None:
+        report["batches"] = text
     if plan.last_round < plan.rounds:
         report["stopped"] = (
             f"before round {plan.last_round + 1} of {plan.rounds}, whose release would take "
@@ -169,6 +172,22 @@ def _participation(plan: Plan, sampling: Sampling) -> str:
     if sampling.law in plan.accountant.target.amplifies:
         return f"{text}; amplified by {plan.accountant.name}"
     return f"{text}; accountant={plan.accountant.name} prices it as if all took part"
+
+
+def _batches(plan: Plan, ledger: Ledger) -> str | None:
+    """Whether the epsilon is less for batches that are drawn; None where none are."""
+    drawn = [entry for entry in ledger.entries if entry.count and entry.rate is not None]
+    if not drawn or plan.dp.trust == "none":
+        return None
+    largest = max(entry.rate or 0.0 for entry in drawn)
+    text = f"at most {largest:.3g} of a client's records, without replacement"
+    if not any(map(plan.accountant.target.misses, drawn)):
+        return f"{text}; amplified by {plan.accountant.name}, where that gives less"
+    under = "" if plan.dp.relation == "replace_one" else " under dp.relation=replace_one"
+    return (
+        f"{text}; accountant={plan.accountant.name} prices it as if all were in, accountant=rdp "
+        f"amplifies it{under}"
+    )
 
 
 def _reading(plan: Plan) -> str:
@@ -306,13 +325,13 @@ def failure_reason(error: BaseException, private: bool) -> str:
     data, where these are private.
     """
     text = str(error)
-    if private and not (isinstance(error, DpflError) and raised_by_dpfl(error)):
+    if private and not (isinstance(error, DpflError | UnknownOption) and raised_by_dpfl(error)):
         hint = (
             "; its message may tell of the data (`dpfl check FILE`, on made-up data, may show it)"
         )
         return without_values(error) + hint * bool(place_in_plugin(error))
     if not private and isinstance(error, PrivacyError) and error.__cause__ is not None:
         text += f": {error.__cause__}"
-    if not isinstance(error, DpflError):
+    if not isinstance(error, DpflError | UnknownOption):
         text = " ".join(traceback.format_exception_only(error)[-1].split())
     return text + place_in_plugin(error)

@@ -3,9 +3,9 @@
 import functools
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import torch
@@ -13,7 +13,13 @@ from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, Round, State
 from dpfl_cli.config.component import UNLIMITED, Settings
-from dpfl_cli.config.errors import ConfigError, DpflError, PrivacyError
+from dpfl_cli.config.errors import (
+    ConfigError,
+    DpflError,
+    PrivacyError,
+    UnknownOption,
+    nearest,
+)
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
@@ -76,6 +82,13 @@ def _is_number(settings: type[Settings], name: str, value: Any) -> bool:
     return may_be_float and (value is not None or UNLIMITED in field.metadata)
 
 
+class Hyper(SimpleNamespace):
+    """Options of a method by name."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UnknownOption(nearest(name, vars(self)))
+
+
 def stacked(settings: Sequence[Settings], device: torch.device) -> SimpleNamespace:
     """Settings of R runs as one object: numbers become tensors [R] (infinite where absence means
     that there is no limit), the rest is shared.
@@ -87,7 +100,7 @@ def stacked(settings: Sequence[Settings], device: torch.device) -> SimpleNamespa
         if _is_number(kind, name, column[0]):
             column = [float("inf") if value is None else value for value in column]
             values[name] = torch.tensor(column, dtype=torch.float64, device=device)
-    return SimpleNamespace(**values)
+    return Hyper(**values)
 
 
 def pick_device(name: str) -> torch.device:
@@ -264,25 +277,46 @@ class Stack:
         """
         raised = DpflError.raised
         files = self.plan.data_files
-        state, diagnostics = closed(files)(compute)() if files else compute()
+        made = closed(files)(compute)() if files else compute()
+        method = type(self.algorithm).__name__
         if DpflError.raised != raised:
             raise PrivacyError(
-                f"{type(self.algorithm).__name__} caught an error of dpfl and went on: what it "
-                "does then may depend on clients' data; let it through"
+                f"{method} caught an error of dpfl and went on: what it does then may depend on "
+                "clients' data; let it through"
+            )
+        state, diagnostics = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
+        shows = isinstance(diagnostics, Mapping) or callable(diagnostics)
+        if not isinstance(state, State) or made is state or not shows:
+            kinds = (type(one).__name__ for one in (made if isinstance(made, tuple) else [made]))
+            raise ConfigError(
+                f"{method} returned {', '.join(kinds)}: `init` returns State(server, clients), "
+                "`round` that and its diagnostics, as State(server, clients), {}"
             )
         for name, value in state.server.items():
             if isinstance(value, Unreleased):
                 raise PrivacyError(
-                    f"server state '{name}' of {type(self.algorithm).__name__} was computed from "
-                    "client values that no mechanism released"
+                    f"server state '{name}' of {method} was computed from client values that no "
+                    "mechanism released"
                 )
         for name, value in state.clients.items():
             if isinstance(value, Diagnostic):
                 raise PrivacyError(
-                    f"client state '{name}' of {type(self.algorithm).__name__} holds a diagnostic: "
-                    "for display only"
+                    f"client state '{name}' of {method} holds a diagnostic: for display only"
                 )
+        self._check_model(state)
         return state, diagnostics
+
+    def _check_model(self, state: State) -> None:
+        """Shapes and types of models are no client's data, and can be told."""
+        wanted = [len(self.members), self.objective.dimension], self.objective.dtype
+        model = state.server.get("model")
+        found = None if model is None else (list(model.shape), model.dtype)
+        if found != wanted:
+            is_now = "is not there" if found is None else f"is {found[0]} of {found[1]}"
+            raise ConfigError(
+                f"server state 'model' of {type(self.algorithm).__name__} {is_now}, and must be "
+                f"{wanted[0]} of {wanted[1]}"
+            )
 
     def _refuse_kept(self) -> None:
         """Asked before a run begins or goes on and when metrics are read, as what is kept is of use

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -700,3 +702,60 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("OPENED", str(data))
     file.write_text(PLUGIN)
     return str(file)
+
+
+def _ends(change: Callable[[FedAvg, State, Round], Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is told of a private run whose method computes this in a round."""
+    words = ["algorithm=fedavg", "dp=cdp", "dataset.clients=4", "dataset.dimension=3"]
+    stack = Stack([Member(make_plan(compose_config(words)))])
+    monkeypatch.setattr(FedAvg, "round", change)
+    with pytest.raises(Exception) as failed:  # noqa: PT011
+        stack.step()
+    return failure_reason(failed.value, private=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda own, state, at: {"model": 4711.0}, "FedAvg returned dict: `init` returns State"),
+        (lambda own, state, at: state, "FedAvg returned State: `init` returns State"),
+        (lambda own, state, at: (state, None), "FedAvg returned State, NoneType: "),
+        (lambda own, state, at: (State({}), {}), "'model' of FedAvg is not there, and must be"),
+        (
+            lambda own, state, at: (State({"model": state.server["model"][:, :2]}), {}),
+            r"is \[1, 2\] of torch.float64, and must be \[1, 3\] of torch.float64",
+        ),
+        (
+            lambda own, state, at: (State({"model": state.server["model"].float()}), {}),
+            r"is \[1, 3\] of torch.float32, and must be \[1, 3\] of torch.float64",
+        ),
+        (lambda own, state, at: own.hyper.clip_nrom, "no option .* this name; did you mean clip_"),
+        (
+            lambda own, state, at: clip(at.at_clients(state.server["model"]), 4711.0),
+            "a bound of vectors is a float, and must be a tensor",
+        ),
+        (
+            lambda own, state, at: (
+                state.server["model"]
+                - at.release("update", bounded_local_update(at, state.server["model"], own.hyper))
+            ),
+            "a release is no tensor: take what is in it, such as its .mean",
+        ),
+    ],
+)
+def test_a_mistake_in_a_method_is_named_without_what_it_holds(
+    change: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = _ends(change, monkeypatch)
+    assert re.search(says, told)
+    assert "4711" not in told
+
+
+def test_a_method_may_ask_for_an_option_that_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asks(own: FedAvg, state: State, at: Round) -> Any:
+        assert getattr(own.hyper, "momentum", None) is None
+        assert not hasattr(own.hyper, "momentum")
+        raise ValueError("4711")
+
+    assert "4711" not in (told := _ends(asks, monkeypatch))
+    assert told.startswith("ValueError")

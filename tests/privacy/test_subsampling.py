@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy.special import comb, logsumexp
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.accountants import accountant
+from dpfl_cli.privacy.accountants import accountant, price_all
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.releases import ReleaseSpec
@@ -253,11 +253,47 @@ def test_without_batches_it_is_close_to_the_exact_price() -> None:
 
 def test_other_accountants_price_batches_as_if_they_were_not_there() -> None:
     sampled, whole = (Ledger((entry(3.0, rate, 40),)) for rate in (0.01, None))
-    for name in ("gdp", "rdp", "zcdp"):
+    for name in ("gdp", "pld", "zcdp"):
         assert accountant(name).epsilon(sampled, 1e-5) == accountant(name).epsilon(whole, 1e-5)
-    assert (
-        accountant("wang_rdp").epsilon(sampled, 1e-5) < accountant("gdp").epsilon(whole, 1e-5) / 3
+    for name in ("rdp", "wang_rdp"):
+        assert accountant(name).epsilon(sampled, 1e-5) < accountant("gdp").epsilon(whole, 1e-5) / 3
+    shown = {one.accountant: one.unamplified for one in price_all(sampled, 1e-5)}
+    known = {"rdp", "rdp (conversion mironov)", "wang_rdp", "wang_rdp (order paper)"}
+    assert {name for name, unamplified in shown.items() if not unamplified} == known
+
+
+@pytest.mark.parametrize("conversion", ["cks", "mironov"])
+def test_rdp_adds_batches_and_whole_releases_at_the_orders_that_it_knows(conversion: str) -> None:
+    """By theorem 27, order by order, in plain Python; less than without batches, and more with
+    every release; under other relations as without them.
+    """
+    rdp, delta = accountant("rdp", {"conversion": conversion}), 1e-5
+    batches, whole = entry((1.5, 2.0, 2.0), 0.2, 3), entry(9.0, None, 4)
+    best = math.inf
+    for a in range(2, 64):
+        drawn = (without_replacement_rdp(a, 0.2, z, theorem=27) for z in (1.5, 2.0, 2.0))
+        total = sum(drawn) + 4 * a / (2 * 9.0**2)
+        toll = math.log(1 / delta) / (a - 1)
+        if conversion == "cks":
+            toll += math.log(1 - 1 / a) - math.log(a) / (a - 1)
+        best = min(best, total + toll)
+    ledger = Ledger((batches, replace(whole, name="whole")))
+    found = rdp.epsilon(ledger, delta)
+    assert found == pytest.approx(best, rel=1e-9)
+    plain = Ledger(tuple(replace(one, rate=None) for one in ledger.entries))
+    assert found < rdp.epsilon(plain, delta)
+    more = replace(batches, count=4, parameter=(1.5, 2.0, 2.0, 2.0))
+    assert found < rdp.epsilon(Ledger((more, *ledger.entries[1:])), delta)
+    other, plainly = (
+        Ledger(tuple(replace(one, relation="zero_out") for one in given.entries))
+        for given in (ledger, plain)
     )
+    assert rdp.epsilon(other, delta) == rdp.epsilon(plainly, delta)
+
+
+def test_batches_of_nearly_all_records_cost_no_more_than_all() -> None:
+    nearly, whole = (Ledger((entry(3.0, rate, 40),)) for rate in (0.999, None))
+    assert accountant("rdp").epsilon(nearly, 1e-5) == accountant("rdp").epsilon(whole, 1e-5)
 
 
 def test_epsilon_grows_with_every_release() -> None:

@@ -581,8 +581,8 @@ def test_what_a_field_may_be_given_as() -> None:
     assert [Size(one, 1).which for one in ([0, 5], range(2))] == [[0, 5], range(2)]
     assert Size(np.int64(2), 1).which == range(2)
     assert Metric("x", "series", rounds=range(3)).rounds == (0, 1, 2)
-    run = Run({"clip": np.float64(0.5)}, "dp=ldp", seeds=np.arange(2))
-    assert run == Run({"clip": 0.5}, ("dp=ldp",), seeds=[0, 1])
+    run = Run({"clip": np.float64(0.5)}, "dp=ldp 'seed=range(2)'", seeds=np.arange(2))
+    assert run == Run({"clip": 0.5}, ["dp=ldp", "seed=range(2)"], seeds=[0, 1])
     assert Run({}, [], seeds=3).seeds == 3  # as in a size, three of them
     assert Table(where={"clip": np.array([1, 2])}).where == {"clip": [1, 2]}
     assert Best("x", "y", top=np.int64(2)).top == 2  # type: ignore[arg-type]
@@ -725,7 +725,7 @@ def test_a_file_of_ones_own_may_have_a_papers_numbers(
         (NUMBERS_OF_ONES_OWN.replace("2.0", "inf"), "a value is infinite"),
         (NUMBERS_OF_ONES_OWN.replace("0.1", "-0.1"), "a std is below 0"),
         (NUMBERS_OF_ONES_OWN.replace(",", ";"), "(by commas)"),
-        ("method,value\nfedexp,1\n", "needs columns measure and value"),
+        ("method,value\nfedexp,1\n", "and one for each label (by commas); has method, value"),
         ("", "No columns to parse"),
         (b"\xff\x00measure", "no paper's numbers"),
     ],
