@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant as PublicAccountant
+from dp_accounting.rdp import compute_epsilon
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import comb, logsumexp
@@ -21,6 +22,7 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import accountant, price_all
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.mixed_accountants import ORDERS, _subset_rdp
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.privacy.subsampling import (
     _log_moments,
@@ -289,6 +291,22 @@ def test_rdp_adds_batches_and_whole_releases_at_the_orders_that_it_knows(convers
         for given in (ledger, plain)
     )
     assert rdp.epsilon(other, delta) == rdp.epsilon(plainly, delta)
+
+
+@pytest.mark.parametrize("law", ["full", "fixed"])
+def test_many_levels_of_noise_cost_a_little_more_than_each_by_itself(law: str) -> None:
+    levels = np.linspace(1.0, 3.0, 40)
+    rounds = range(1, len(levels) + 1)
+    drawn = [
+        entry(tuple(some), 0.1, len(some), law=law, rounds=tuple(when) if law == "fixed" else None)
+        for some, when in ((levels, rounds), (levels[:20], rounds[:20]), (levels[20:], rounds[20:]))
+    ]
+    found = accountant("rdp").epsilon(Ledger((drawn[0],)), 1e-5)
+    apart = [_subset_rdp(one) for one in drawn[1:]]
+    exact = float(compute_epsilon(ORDERS, sum(apart), 1e-5)[0])
+    assert exact < found < 1.04 * exact
+    more = entry((*levels, 3.0), 0.1, 41, law=law, rounds=(*rounds, 41) if law == "fixed" else None)
+    assert found < accountant("rdp").epsilon(Ledger((more,)), 1e-5)
 
 
 def test_batches_of_nearly_all_records_cost_no_more_than_all() -> None:
