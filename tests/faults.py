@@ -103,6 +103,27 @@ FAULTS = [
         "privacy/test_subsampling.py",
     ),
     Fault(
+        "many levels of noise count as the next larger ones",
+        "privacy/mixed_accountants.py",
+        "min(z, STEP ** math.floor(math.log(z, STEP)))",
+        "max(z, STEP ** math.ceil(math.log(z, STEP)))",
+        "privacy/test_subsampling.py",
+    ),
+    Fault(
+        "batches are amplified, and the whole releases beside them are free",
+        "privacy/mixed_accountants.py",
+        "total = _renyi([one for one in entries if one not in of_batches], excess)",
+        "total = np.zeros_like(excess)",
+        "privacy/test_subsampling.py",
+    ),
+    Fault(
+        "rdp amplifies batches under every relation",
+        "privacy/accountants.py",
+        "return entry.rate is not None and entry.relation not in cls.amplifies_batches",
+        "return entry.rate is not None and not cls.amplifies_batches",
+        "privacy/test_subsampling.py",
+    ),
+    Fault(
         "a mean and its squared norm priced as if one client moved the mean by C",
         "privacy/gaussian_accountants.py",
         "ratio = (2 * vector / scalar) ** 2",
