@@ -219,6 +219,11 @@ def check_releases(plan: Plan) -> None:
             f"these settings ({missing}): dp.mode=sound refuses it, dp.mode=paper runs it"
         )
     batches = any(spec.rate is not None or spec.disjoint > 1 for spec in plan.specs)
+    if plan.dp.unit == "client" and batches and plan.dp.trust != "none":
+        raise ConfigError(
+            f"algorithm={plan.algorithm.name} declares a release of batches of records (rate, "
+            "disjoint), which hide a record and no client: leave that out, or protect records"
+        )
     if plan.dp.relation == "add_or_remove" and batches:
         raise ConfigError(
             "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its "

@@ -292,6 +292,16 @@ def test_releases_of_a_group_are_made_together(other: Any, monkeypatch: Any) -> 
         make_plan(compose_config([*SMALL, "algorithm=fedexp", "rounds=2"]))
 
 
+@pytest.mark.parametrize("batch", [{"rate": 0.1}, {"disjoint": 2, "per_round": 2}])
+def test_batches_of_records_hide_no_client(batch: Any, monkeypatch: Any) -> None:
+    specs = [ReleaseSpec("update", **batch)]
+    monkeypatch.setattr(FedAvg, "releases", staticmethod(lambda settings, run: specs))
+    for accountant in ("rdp", "wang_rdp", "gdp"):
+        words = [*SMALL, "algorithm=fedavg", "dp=cdp", f"accountant={accountant}"]
+        with pytest.raises(ConfigError, match="which hide a record and no client"):
+            make_plan(compose_config(words))
+
+
 # Numbers of records are a client's own where the client is what is protected.
 
 
