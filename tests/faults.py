@@ -105,8 +105,8 @@ FAULTS = [
     Fault(
         "many levels of noise count as the next larger ones",
         "privacy/mixed_accountants.py",
-        "min(z, STEP ** math.floor(math.log(z, STEP)))",
-        "max(z, STEP ** math.ceil(math.log(z, STEP)))",
+        "taken = min(z, first * STEP**power) if many else z",
+        "taken = max(z, first * STEP ** (power + 1)) if many else z",
         "privacy/test_subsampling.py",
     ),
     Fault(
@@ -119,8 +119,8 @@ FAULTS = [
     Fault(
         "rdp amplifies batches under every relation",
         "privacy/accountants.py",
-        "return entry.rate is not None and entry.relation not in cls.amplifies_batches",
-        "return entry.rate is not None and not cls.amplifies_batches",
+        "known = of_records and entry.relation in cls.amplifies_batches",
+        "known = of_records and bool(cls.amplifies_batches)",
         "privacy/test_subsampling.py",
     ),
     Fault(

@@ -63,9 +63,6 @@ class StoreError(DpflError):
 class UnknownOption(AttributeError):
     """A method asks for an option that it has not got: it may ask whether it has."""
 
-    def __init__(self, hint: str) -> None:
-        super().__init__(f"no option of the method has this name; {hint}")
-
 
 plugin_modules: set[str] = set()  # whose lines errors name
 

@@ -41,8 +41,8 @@ class Accountant(ABC):
       variants: the settings under which `price_all` lists it.
       amplifies: the laws of drawing clients whose amplification it knows; by other laws it prices
         a release as if all clients took part, which bounds it.
-      amplifies_batches: the relations under which it knows that of batches without replacement;
-        under others it prices a release as if all records were in it.
+      amplifies_batches: the relations under which it knows that of batches of records without
+        replacement, under Gaussian noise; under others it prices a release as if all were in it.
     """
 
     name: str
@@ -61,7 +61,9 @@ class Accountant(ABC):
         """Whether it leaves out that clients, or batches, were drawn for a release."""
         if entry.law != "full":
             return entry.law not in cls.amplifies
-        return entry.rate is not None and entry.relation not in cls.amplifies_batches
+        of_records = entry.kind == "gaussian" and entry.unit == "record"
+        known = of_records and entry.relation in cls.amplifies_batches
+        return entry.rate is not None and not known
 
     @property
     def label(self) -> str:
@@ -126,8 +128,11 @@ class Accountant(ABC):
             entries = [_of_rounds(entries)]
             if _has_no_noise(entries[0]):
                 return math.inf
-        elif entries[0].law != "full":
-            entries = [replace(entry, law="full", rate=None, rounds=None) for entry in entries]
+        else:
+            entries = [
+                replace(one, law="full", rate=None, rounds=None) if self.misses(one) else one
+                for one in entries
+            ]
         return self._epsilon(entries, delta)
 
     @abstractmethod

@@ -183,8 +183,8 @@ def contributions(values: Tensor, limit: Tensor, what: str = "vectors") -> tuple
     """The plain [R, M, n] inside client values, and [R] the public limit of their type."""
     if not isinstance(limit, Tensor):
         raise ConfigError(
-            f"a bound of {what} is a {type(limit).__name__}, and must be a tensor [R], one number "
-            "a run, as options of type Bound are: self.hyper.clip_norm"
+            f"a bound of {what} is no tensor: it must be one [R], a number for every run, as "
+            "options of type Bound are: self.hyper.clip_norm"
         )
     public("a bound", limit)
     inside = opened(values)

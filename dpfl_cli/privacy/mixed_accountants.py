@@ -57,12 +57,14 @@ def _poisson_rdp(entry: LedgerEntry) -> np.ndarray:
 def _subset_rdp(entry: LedgerEntry) -> np.ndarray:
     """Of all releases of an entry, at ORDERS: a uniform subset of clients or records, under
     replace_one. A level of noise takes tens of milliseconds: of more than `MOST_LEVELS`, each
-    counts as the power of `STEP` below it, which costs more.
+    counts as one up to `STEP` below it, which costs more: by powers of `STEP` from the first, which
+    neither later releases move nor a common factor.
     """
     levels, total = entry.levels(), np.zeros(len(ORDERS))
-    many, rate = len(levels) > MOST_LEVELS, entry.rate or 1.0
+    many, rate, first = len(levels) > MOST_LEVELS, entry.rate or 1.0, float(entry.parameters()[0])
     for z, count in levels.items():
-        taken = min(z, STEP ** math.floor(math.log(z, STEP))) if many else z
+        power = math.floor(math.log(z / first, STEP) + 1e-9)  # on a step it stays there
+        taken = min(z, first * STEP**power) if many else z
         each = [without_replacement_rdp(a, rate, taken, theorem=27) for a in ORDERS]
         total += count * np.array(each)
     return total
@@ -131,11 +133,7 @@ class RdpAccountant(Accountant):
             return converted(_renyi(entries, excess), excess)
 
         best = _smallest_over_orders(epsilon_of)
-        of_batches = [
-            one
-            for one in entries
-            if one.kind == "gaussian" and one.rate is not None and not self.misses(one)
-        ]
+        of_batches = [one for one in entries if one.rate is not None]
         if of_batches:
             excess = np.array(ORDERS) - 1.0
             total = _renyi([one for one in entries if one not in of_batches], excess)

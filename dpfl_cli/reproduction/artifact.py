@@ -79,7 +79,10 @@ class Run:
 
     def __post_init__(self) -> None:
         if isinstance(self.overrides, str):
-            object.__setattr__(self, "overrides", shlex.split(self.overrides))
+            try:
+                object.__setattr__(self, "overrides", shlex.split(self.overrides))
+            except ValueError as error:
+                raise ConfigError(f"run: overrides={self.overrides!r}: {error}") from None
         checked(self)
 
 

@@ -224,8 +224,10 @@ def checked(declared: Any) -> None:
             value = (value,)
         if several and not isinstance(value, list | tuple):  # it can be gone through once, maybe
             value = tuple(value)
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             value = {key: _without_numpy(one) for key, one in value.items()}
+        elif isinstance(value, list | tuple) and any(hasattr(one, "tolist") for one in value):
+            value = [_without_numpy(one) for one in value]
         try:
             kind.validate_python(value, strict=True)
         except ValidationError as error:

@@ -181,13 +181,13 @@ def _batches(plan: Plan, ledger: Ledger) -> str | None:
         return None
     largest = max(entry.rate or 0.0 for entry in drawn)
     text = f"at most {largest:.3g} of a client's records, without replacement"
-    if not any(map(plan.accountant.target.misses, drawn)):
-        return f"{text}; amplified by {plan.accountant.name}, where that gives less"
+    name, own = plan.accountant.name, plan.accountant.target
+    if not any(map(own.misses, drawn)):
+        return f"{text}; counted by {name}, as far as its theorem goes"
     under = "" if plan.dp.relation == "replace_one" else " under dp.relation=replace_one"
-    return (
-        f"{text}; accountant={plan.accountant.name} prices it as if all were in, accountant=rdp "
-        f"amplifies it{under}"
-    )
+    if name == "rdp":
+        return f"{text}; rdp prices it as if all were in, and amplifies it{under}"
+    return f"{text}; {name} prices it as if all were in; accountant=rdp amplifies it{under}"
 
 
 def _reading(plan: Plan) -> str:

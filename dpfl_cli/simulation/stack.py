@@ -86,7 +86,14 @@ class Hyper(SimpleNamespace):
     """Options of a method by name."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise UnknownOption(nearest(name, vars(self)))
+        raise UnknownOption(f"no option of the method has this name; {nearest(name, vars(self))}")
+
+
+def _kind(value: Any) -> str:
+    """The name of a value's type, where nobody has named it after data."""
+    kind = type(value)
+    known = kind.__module__.partition(".")[0] in ("builtins", "dpfl_cli", "torch", "numpy")
+    return kind.__name__ if known else "something else"
 
 
 def stacked(settings: Sequence[Settings], device: torch.device) -> SimpleNamespace:
@@ -287,11 +294,18 @@ class Stack:
         state, diagnostics = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
         shows = isinstance(diagnostics, Mapping) or callable(diagnostics)
         if not isinstance(state, State) or made is state or not shows:
-            kinds = (type(one).__name__ for one in (made if isinstance(made, tuple) else [made]))
+            kinds = map(_kind, made if isinstance(made, tuple) else [made])
             raise ConfigError(
                 f"{method} returned {', '.join(kinds)}: `init` returns State(server, clients), "
                 "`round` that and its diagnostics, as State(server, clients), {}"
             )
+        for side, values in (("server", state.server), ("client", state.clients)):
+            for name, value in values.items() if isinstance(values, Mapping) else [("", values)]:
+                if not isinstance(value, Tensor):
+                    raise ConfigError(
+                        f"{side} state '{name}' of {method} is {_kind(value)}: states are tensors "
+                        "by name"
+                    )
         for name, value in state.server.items():
             if isinstance(value, Unreleased):
                 raise PrivacyError(

@@ -739,10 +739,19 @@ def _ends(change: Callable[[FedAvg, State, Round], Any], monkeypatch: pytest.Mon
             lambda own, state, at: (State({"model": state.server["model"].float()}), {}),
             r"is \[1, 3\] of torch.float32, and must be \[1, 3\] of torch.float64",
         ),
+        (
+            lambda own, state, at: (State({"model": [4711.0]}), {}),
+            "server state 'model' of FedAvg is list: states are tensors",
+        ),
+        (
+            lambda own, state, at: (State(state.server, {"c": type("s4711", (), {})()}), {}),
+            "client state 'c' of FedAvg is something else: states are tensors",
+        ),
+        (lambda own, state, at: (State(None), {}), "server state '' of FedAvg is NoneType"),
         (lambda own, state, at: own.hyper.clip_nrom, "no option .* this name; did you mean clip_"),
         (
             lambda own, state, at: clip(at.at_clients(state.server["model"]), 4711.0),
-            "a bound of vectors is a float, and must be a tensor",
+            "a bound of vectors is no tensor: it must be one",
         ),
         (
             lambda own, state, at: (

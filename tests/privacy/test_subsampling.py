@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy.special import comb, logsumexp
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.accountants import accountant, price_all
+from dpfl_cli.privacy.accountants import accountant, price, price_all
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.mixed_accountants import ORDERS, _subset_rdp
@@ -286,11 +286,13 @@ def test_rdp_adds_batches_and_whole_releases_at_the_orders_that_it_knows(convers
     assert found < rdp.epsilon(plain, delta)
     more = replace(batches, count=4, parameter=(1.5, 2.0, 2.0, 2.0))
     assert found < rdp.epsilon(Ledger((more, *ledger.entries[1:])), delta)
-    other, plainly = (
-        Ledger(tuple(replace(one, relation="zero_out") for one in given.entries))
-        for given in (ledger, plain)
-    )
-    assert rdp.epsilon(other, delta) == rdp.epsilon(plainly, delta)
+    for changed in ({"relation": "zero_out"}, {"unit": "client"}):
+        other, plainly = (
+            Ledger(tuple(replace(one, **changed) for one in given.entries))
+            for given in (ledger, plain)
+        )
+        assert rdp.epsilon(other, delta) == rdp.epsilon(plainly, delta)
+        assert price(other, rdp, delta).unamplified
 
 
 @pytest.mark.parametrize("law", ["full", "fixed"])
@@ -305,6 +307,13 @@ def test_many_levels_of_noise_cost_a_little_more_than_each_by_itself(law: str) -
     apart = [_subset_rdp(one) for one in drawn[1:]]
     exact = float(compute_epsilon(ORDERS, sum(apart), 1e-5)[0])
     assert exact < found < 1.04 * exact
+    met = calibrate(4.0, 1e-5, accountant("rdp"), lambda z: Ledger((drawn[0].scaled(z),)))
+    priced = accountant("rdp").epsilon(Ledger((drawn[0].scaled(met),)), 1e-5)
+    assert 4.0 * (1 - 1e-9) <= priced <= 4.0
+    steps = entry(tuple(1.02 ** np.arange(40)), 0.1, 40, law=law, rounds=drawn[0].rounds)
+    each = _subset_rdp(replace(steps, count=20, parameter=steps.parameter[:20], rounds=None))
+    other = _subset_rdp(replace(steps, count=20, parameter=steps.parameter[20:], rounds=None))
+    assert _subset_rdp(steps) == pytest.approx(each + other)  # levels on the steps stay there
     more = entry((*levels, 3.0), 0.1, 41, law=law, rounds=(*rounds, 41) if law == "fixed" else None)
     assert found < accountant("rdp").epsilon(Ledger((more,)), 1e-5)
 

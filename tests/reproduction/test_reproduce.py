@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -560,6 +561,7 @@ def test_what_is_no_run_or_size_is_said(changes: dict[str, Any], says: str) -> N
         ),  # type: ignore[list-item]
         (lambda: Claim("a", "b", "ours", print, prior="so"), "claim a: prior='so': input should"),  # type: ignore[arg-type]
         (lambda: Run({}, None), "run: overrides=None: input should be a valid string"),  # type: ignore[arg-type]
+        (lambda: Run({}, "dp=ldp 'x"), 'run: overrides="dp=ldp \'x": No closing quotation'),
         (lambda: Run({}, [], exclusive="no"), "run: exclusive='no': input should be a valid bool"),  # type: ignore[arg-type]
         (lambda: Run({}, [], seeds=[0.5]), r"run: seeds=\[0.5\]: input should be a valid integer"),  # type: ignore[list-item]
         (lambda: Size(0, 1), "size: seeds=0: input should be greater than 0; or input should be"),
@@ -583,6 +585,7 @@ def test_what_a_field_may_be_given_as() -> None:
     assert Metric("x", "series", rounds=range(3)).rounds == (0, 1, 2)
     run = Run({"clip": np.float64(0.5)}, "dp=ldp 'seed=range(2)'", seeds=np.arange(2))
     assert run == Run({"clip": 0.5}, ["dp=ldp", "seed=range(2)"], seeds=[0, 1])
+    assert Run(MappingProxyType({"clip": 1}), [], seeds=[*np.arange(2)]).labels == {"clip": 1}
     assert Run({}, [], seeds=3).seeds == 3  # as in a size, three of them
     assert Table(where={"clip": np.array([1, 2])}).where == {"clip": [1, 2]}
     assert Best("x", "y", top=np.int64(2)).top == 2  # type: ignore[arg-type]

@@ -372,6 +372,34 @@ def test_a_target_is_met_and_the_participation_said(law: str, price: str) -> Non
     assert "as if all took part" in privacy_report(plain, plain.ledger())["participation"]
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("accountant=gdp", "; gdp prices it as if all were in; accountant=rdp amplifies it"),
+        ("accountant=rdp", "; counted by rdp, as far as its theorem goes"),
+        ("accountant=wang_rdp", "; counted by wang_rdp, as far as its theorem goes"),
+        (
+            "accountant=gdp dp.relation=zero_out",
+            "; gdp prices it as if all were in; accountant=rdp amplifies it under dp.relation=",
+        ),
+        ("accountant=rdp dp.relation=zero_out", "; rdp prices it as if all were in, and ampl"),
+        ("accountant=rdp algorithm.sampling=epoch_permutation", None),
+        ("accountant=rdp algorithm.batch_size=20", None),
+        ("dp=none", None),
+    ],
+)
+def test_whether_batches_are_counted_is_said(words: str, says: str | None) -> None:
+    records = ["dataset=synthetic", "dataset.clients=4", "dataset.records_per_client=20"]
+    method = ["algorithm=fedavg_record", "dp=record", "algorithm.batch_size=2", "rounds=2"]
+    given = words.split()
+    kept = [one for one in method if one.split("=")[0] not in {key.split("=")[0] for key in given}]
+    plan = make_plan(compose_config([*records, "dataset.dimension=3", *kept, *given]))
+    said = privacy_report(plan, plan.ledger()).get("batches")
+    assert (said is None) == (says is None)
+    if says is not None:
+        assert said.startswith(f"at most 0.1 of a client's records, without replacement{says}")
+
+
 def test_secret_cohorts_are_of_no_seed() -> None:
     plan = plan_of(*LAWS["poisson"], "dp.noise=secret", "participation.cohort=15")
     found = [
