@@ -105,8 +105,8 @@ FAULTS = [
     Fault(
         "many levels of noise count as the next larger ones",
         "privacy/mixed_accountants.py",
-        "taken = min(z, first * STEP**power) if many else z",
-        "taken = max(z, first * STEP ** (power + 1)) if many else z",
+        "taken = min(z, first * STEP**power)",
+        "taken = max(z, first * STEP ** (power + 1))",
         "privacy/test_subsampling.py",
     ),
     Fault(

@@ -61,10 +61,12 @@ def _subset_rdp(entry: LedgerEntry) -> np.ndarray:
     neither later releases move nor a common factor.
     """
     levels, total = entry.levels(), np.zeros(len(ORDERS))
-    many, rate, first = len(levels) > MOST_LEVELS, entry.rate or 1.0, float(entry.parameters()[0])
+    rate, first = entry.rate or 1.0, float(entry.parameters()[0])
     for z, count in levels.items():
-        power = math.floor(math.log(z / first, STEP) + 1e-9)  # on a step it stays there
-        taken = min(z, first * STEP**power) if many else z
+        taken = z
+        if len(levels) > MOST_LEVELS:
+            power = math.floor(math.log(z / first, STEP) + 1e-9)  # on a step it stays there
+            taken = min(z, first * STEP**power)
         each = [without_replacement_rdp(a, rate, taken, theorem=27) for a in ORDERS]
         total += count * np.array(each)
     return total
