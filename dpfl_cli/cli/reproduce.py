@@ -158,7 +158,7 @@ def possible(
     """Without those of dpfl that need a GPU where there is none, unless they are called by their
     own names, or finished.
     """
-    from dpfl_cli.simulation.stack import pick_device
+    from dpfl_cli.data.devices import pick_device
 
     kept, on_cpu = [], pick_device("auto").type == "cpu"
     for one in artifacts:

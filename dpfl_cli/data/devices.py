@@ -1,4 +1,4 @@
-"""Numbers from the host on a device, without waiting for the device; and its free memory."""
+"""The device of a run; numbers from the host on it, without waiting for it; and its free memory."""
 
 import os
 import re
@@ -73,3 +73,21 @@ def _left_to_groups() -> Iterator[int]:
                 files = re.search(r"^inactive_file (\d+)", kinds, re.MULTILINE)
                 if most != "max" and files:
                     yield max(int(most) - int(now) + int(files[1]), 0)
+
+
+def pick_device(name: str) -> torch.device:
+    """auto: the GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def noise_device(name: str, device: torch.device) -> torch.device | None:
+    """Where noise is drawn that a run needs on its device: there, or on the host (None). auto: by a
+    GPU itself.
+
+    Never by torch's generator of a CPU, which keeps 32 bits of what it is seeded with: addresses
+    would share their noise.
+    """
+    asked = name == "device" or (name == "auto" and device.type == "cuda")
+    return device if asked and device.type != "cpu" else None

@@ -10,13 +10,13 @@ from dpfl_cli.config.component import CLIENT, RECORDS, UNLIMITED, components
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.options import component_names
 from dpfl_cli.config.schema import DpSettings, ParticipationSettings, RuntimeSettings
+from dpfl_cli.data.devices import pick_device
 from dpfl_cli.models.client_side import OWN_MODEL
 from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.privacy.nominal import FORMULAS
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.privacy.views import CONVENTIONS
 from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
-from dpfl_cli.simulation.stack import pick_device
 
 
 def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.devices import free_memory
+from dpfl_cli.data.devices import free_memory, pick_device
 from dpfl_cli.data.threads import slices
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Plan
-from dpfl_cli.simulation.stack import pick_device, stack_key
+from dpfl_cli.simulation.stack import stack_key
 
 Group = list[Plan]  # that can be stacked
 MOST_RUNS = 256  # in a stack: each holds a lock, which is an open file

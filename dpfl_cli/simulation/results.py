@@ -25,6 +25,7 @@ from dpfl_cli.config.errors import (
 )
 from dpfl_cli.config.identity import stored_config
 from dpfl_cli.config.paths import COMMAND
+from dpfl_cli.data.devices import noise_device, pick_device
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.programs import fallbacks
 from dpfl_cli.privacy.accountants import price
@@ -37,7 +38,6 @@ from dpfl_cli.simulation.member import Member, MetricsRow
 from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
 from dpfl_cli.simulation.noise import calibration_text, nominal_because
 from dpfl_cli.simulation.run_plan import Plan, federation_of
-from dpfl_cli.simulation.stack import noise_device, pick_device
 from dpfl_cli.simulation.store import (
     CLAIMED,
     LARGE_DELTA,

@@ -20,6 +20,7 @@ from dpfl_cli.config.errors import (
     UnknownOption,
     nearest,
 )
+from dpfl_cli.data.devices import noise_device, pick_device
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
@@ -108,24 +109,6 @@ def stacked(settings: Sequence[Settings], device: torch.device) -> SimpleNamespa
             column = [float("inf") if value is None else value for value in column]
             values[name] = torch.tensor(column, dtype=torch.float64, device=device)
     return Hyper(**values)
-
-
-def pick_device(name: str) -> torch.device:
-    """auto: the GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
-
-
-def noise_device(name: str, device: torch.device) -> torch.device | None:
-    """Where noise is drawn that a run needs on its device: there, or on the host (None). auto: by a
-    GPU itself.
-
-    Never by torch's generator of a CPU, which keeps 32 bits of what it is seeded with: addresses
-    would share their noise.
-    """
-    asked = name == "device" or (name == "auto" and device.type == "cuda")
-    return device if asked and device.type != "cpu" else None
 
 
 class Stack:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.data.devices import host_numbers
+from dpfl_cli.data.devices import host_numbers, noise_device
 from dpfl_cli.data.streams import DeviceDraws, Draw, Streams, address_hash
 from dpfl_cli.models import client_side, curvature, single_layer
 from dpfl_cli.privacy import client_values, mechanism, record_bounds
@@ -28,7 +28,7 @@ from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
-from dpfl_cli.simulation.stack import Stack, noise_device, stack_key
+from dpfl_cli.simulation.stack import Stack, stack_key
 
 
 class Waits(TorchDispatchMode):
