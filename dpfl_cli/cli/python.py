@@ -52,7 +52,7 @@ def _typed(function: Callable[P, T]) -> Callable[P, T]:
             errors = error.errors()
         first = errors[0]
         where = ".".join(map(str, first["loc"]))
-        message = alternatives([one for one in errors if one["loc"][:1] == first["loc"][:1]])
+        message = alternatives(errors)
         given, hint = f"={first['input']!r:.80}", ""
         if first["type"] == "unexpected_keyword_argument":
             takes = signature(function).parameters

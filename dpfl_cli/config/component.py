@@ -183,6 +183,6 @@ def parse_settings(kind: type[Settings], values: Any, where: str) -> Any:
         raise ConfigError(f"{path}: unknown option; {nearest(keys[-1], kind.model_fields)}")
     if first["type"] == "missing":
         raise ConfigError(f"{path}: missing; give it a value, as {path}=…")
-    message = alternatives([one for one in errors if one["loc"][:1] == first["loc"][:1]])
+    message = alternatives(errors)
     hint = kind.model_fields[keys[0]].description if keys else None  # of a field that has one
     raise ConfigError(f"{path}={first['input']!r}: {message}{f'; {hint}' if hint else ''}")

@@ -20,11 +20,17 @@ def shortened(line: str) -> str:
     return LONG.sub(lambda word: f"{word[0][:60]}...", line)
 
 
-def alternatives(errors: Sequence[Any]) -> str:
-    """What pydantic says of the first value that it refuses: of every type that it may have."""
+def alternatives(errors: Sequence[Any], of_fields: bool = True) -> str:
+    """What pydantic says of the first value that it refuses: of every type that it may have.
+
+    Args:
+      of_fields: places begin with a field's name, which is the first one's; else with a type.
+    """
     first = errors[0]
     said = (
-        one["msg"].removeprefix("Value error, ") for one in errors if one["input"] is first["input"]
+        one["msg"].removeprefix("Value error, ")
+        for one in errors
+        if one["input"] is first["input"] and (one["loc"][:1] == first["loc"][:1] or not of_fields)
     )
     return "; or ".join(dict.fromkeys(one[:1].lower() + one[1:] for one in said))
 

@@ -234,7 +234,7 @@ def checked(declared: Any) -> None:
             wrong = error.errors()[0]["input"]
             what = f"{type(declared).__name__.lower()} {getattr(declared, 'id', '')}".rstrip()
             shown = text if len(text := repr(wrong)) < LONG else f"a {type(wrong).__name__}"
-            said = alternatives(error.errors())
+            said = alternatives(error.errors(), of_fields=False)
             raise ConfigError(f"{what}: {name}={shown}: {said}") from None
         object.__setattr__(declared, name, value)
 
