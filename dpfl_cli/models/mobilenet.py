@@ -60,11 +60,13 @@ class MobileNetSettings(NetworkSettings):
         return groups
 
 
-@component("model", "mobilenet", revision=2, settings=MobileNetSettings)
+@component("model", "mobilenet", revision=3, settings=MobileNetSettings)
 class MobileNet(ImageInputs, Network):
     """MobileNet, version 2 or 1, with group normalisation and cross-entropy; on images, grey or in
     colour.
     """
+
+    by_layers = True
 
     @classmethod
     def network(cls, settings: MobileNetSettings, info: DatasetInfo) -> nn.Module:

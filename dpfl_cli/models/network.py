@@ -3,7 +3,8 @@ differentiation.
 
 A subclass says what the network is, what a record's loss is, and what is measured on test records.
 Parameters are the module's trainable ones, flat, in the order in which the module names them.
-Gradients of single records are made by vmap, clipped, added to their client's mean, and gone.
+Gradients of single records are made by vmap, clipped, added to their client's mean, and gone; those
+of a network whose layers are known never as a whole (`by_layers`).
 
 On a CPU every client of every run is computed by one thread, which takes its records in order, as
 many in a pass as keep within `PASS_BYTES` what the backward pass needs: small passes cost more than
@@ -32,11 +33,12 @@ from dpfl_cli.data.devices import free_memory, on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.threads import one_thread_each, slices
+from dpfl_cli.models.layerwise import RecordGradients, RecordRows, layer_gradients
 from dpfl_cli.models.modules import default_values, kept_bytes, trainable
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.pools import ClientPart, HeldRecords, Pools
 from dpfl_cli.models.records import bounded_shares
-from dpfl_cli.privacy.bounded import Bounded, vector_norms
+from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.record_bounds import record_mean
 
@@ -61,6 +63,7 @@ class Network(Objective):
     provides = frozenset({"clipped_gradient", "squared_gradient_norms"})
     unreleased_metrics = frozenset({"train_loss"})
     at_once = True  # its minibatch gradients can be one call of vmap over the parameters too
+    by_layers = False  # its layers are those of `layer_gradients`
 
     def __init__(self, settings: Any, federations: list[Federation], *rest: Any) -> None:
         super().__init__(settings, federations, *rest)
@@ -184,10 +187,7 @@ class Network(Objective):
         def work(part: ClientPart, out: Tensor) -> None:
             for each, norms, _ in self._record_gradients(part):
                 shares = bounded_shares(norms.new_full((), part.share), norms, limits[part.run])
-                # a gradient that is not finite has the share 0, but 0 times it is not 0
-                lost = (shares == 0).unsqueeze(-1)
-                rows = [one.contiguous().masked_fill_(lost, 0.0) for one in each]
-                out += torch.cat([shares.to(self.dtype) @ one for one in rows])
+                out += torch.cat([one.combined(shares) for one in each])
 
         means = self._each_client(work, parameters, batch, self.dimension)
         return record_mean(means, clip_norm.to(self.device), self.divisors(batch))
@@ -231,13 +231,16 @@ class Network(Objective):
 
     def record_gradients(
         self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor
-    ) -> list[Tensor]:
-        """[n, *shape] gradients of each record's loss, a tensor for every parameter in order."""
+    ) -> list[RecordGradients]:
+        """Gradients of n records' losses, by every parameter in order."""
+        if self.by_layers:
+            return layer_gradients(self.module, lambda: self._losses(parameters, inputs, targets))
 
         def loss(own: dict[str, Tensor], one: Tensor, target: Tensor) -> Tensor:
             return self._losses(own, one.unsqueeze(0), target.unsqueeze(0)).squeeze(0)
 
-        return list(vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, targets).values())
+        found = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, targets)
+        return [RecordRows(one.reshape(len(one), -1)) for one in found.values()]
 
     def _minibatches_at_once(self, parameters: Tensor, batch: Tensor) -> Tensor:
         """[R, M, d] gradients of a batch [R, M, b] by one call, as `gradient` on a device."""
@@ -305,15 +308,17 @@ class Network(Objective):
 
     def _record_gradients(
         self, part: ClientPart
-    ) -> Iterator[tuple[list[Tensor], Tensor, np.ndarray]]:
-        """`record_gradients` [k, .], their norms [k] in float64, infinite or NaN where they are
-        not finite, and places, for some records at a time.
+    ) -> Iterator[tuple[list[RecordGradients], Tensor, np.ndarray]]:
+        """`record_gradients` of k records, their norms [k] in float64, infinite or NaN where they
+        are not finite, and places, for some records at a time.
         """
-        most = min(CLIPPED_RECORDS, max(1, CLIPPED_VALUES // self.dimension), self._pass_records)
+        most = self._pass_records
+        if not self.by_layers:
+            most = min(CLIPPED_RECORDS, max(1, CLIPPED_VALUES // self.dimension), most)
         for inputs, targets, places in self._passes(part, most):
-            found = self.record_gradients(self._named(part.values), inputs, targets)
-            each = [one.reshape(len(one), -1) for one in found]
-            norms = torch.stack([vector_norms(one) for one in each])
+            own = self._named(part.values, needs_gradient=self.by_layers)
+            each = self.record_gradients(own, inputs, targets)
+            norms = torch.stack([one.norms() for one in each])
             yield each, torch.linalg.vector_norm(norms, dim=0), places
 
     @property
