@@ -117,10 +117,31 @@ FAULTS = [
         "privacy/test_subsampling.py",
     ),
     Fault(
+        "records are in a Poisson batch more often than it is priced by",
+        "privacy/draws.py",
+        "found = draws < on_device(size / held, device).unsqueeze(-1)",
+        "found = draws < on_device(2 * size / held, device).unsqueeze(-1)",
+        "privacy/test_poisson_batches.py",
+    ),
+    Fault(
+        "a mean over a Poisson batch is divided by its rows, and its noise made for those",
+        "privacy/draws.py",
+        "return records_of(batch).shape[-1] / batch.size",
+        "return 1.0",
+        "privacy/test_poisson_batches.py",
+    ),
+    Fault(
+        "any batch will do for a release that is priced as a Poisson one",
+        "privacy/releases.py",
+        'law = spec.batch if spec.disjoint == 1 else "part"',
+        'law = values.batch.law if values.batch and spec.disjoint == 1 else "part"',
+        "privacy/test_poisson_batches.py",
+    ),
+    Fault(
         "rdp amplifies batches under every relation",
         "privacy/accountants.py",
-        "known = of_records and entry.relation in cls.amplifies_batches",
-        "known = of_records and bool(cls.amplifies_batches)",
+        "known = of_records and entry.relation in cls.amplifies_batches.get(entry.batch, ())",
+        "known = of_records and bool(cls.amplifies_batches.get(entry.batch))",
         "privacy/test_subsampling.py",
     ),
     Fault(

@@ -45,6 +45,8 @@ from collections.abc import Callable, Mapping
 from math import ceil, log
 from typing import Literal
 
+from pydantic import field_validator
+
 from dpfl_cli.algorithms.api import (
     BatchSize,
     Field,
@@ -89,6 +91,16 @@ class AdaptDpSettings(RecordSettings):
     projection_radius: PositiveOrNone = None  # B
     target_epsilon: PositiveOrNone = None
     target_delta: Number = Field(1e-4, gt=0, lt=1)
+
+    @field_validator("sampling")
+    @classmethod
+    def _known(cls, sampling: str) -> str:
+        if sampling == "poisson":
+            raise ValueError(
+                "the noise of its two releases is balanced for batches of one size; take "
+                "without_replacement or epoch_permutation"
+            )
+        return sampling
 
 
 @algorithm(

@@ -17,7 +17,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import Bounded, per_run, vector_norms
 from dpfl_cli.privacy.client_values import ClientValues, own_values
-from dpfl_cli.privacy.draws import Batch, MethodStreams
+from dpfl_cli.privacy.draws import Batch, FreshLaw, MethodStreams
 from dpfl_cli.privacy.mechanism import Mechanism
 from dpfl_cli.privacy.releases import Release
 
@@ -81,12 +81,13 @@ class Round:
         return self.mechanism.release(name, values, self.number, charged)
 
     def batch(
-        self, size: int, numbers: np.ndarray, stream: str = "batch", repeats: bool = False
+        self, size: int, numbers: np.ndarray, stream: str = "batch", law: FreshLaw = "subset"
     ) -> Batch:
         """A fresh batch of every client's records, from the addresses [R] of a stream, which no
-        other batch of it may have.
+        other batch of it may have: a uniform subset, by a Poisson law (each record apart from the
+        others, `size` on average), or with repeats.
         """
-        return self.objective.batch(self.streams, stream, numbers, size, repeats)
+        return self.objective.batch(self.streams, stream, numbers, size, law)
 
     def epoch(self, size: int, numbers: np.ndarray, stream: str = "batch") -> list[Batch]:
         """Disjoint batches of a random order of every client's records."""

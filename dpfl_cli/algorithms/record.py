@@ -13,7 +13,7 @@ from dpfl_cli.algorithms.local import LocalSettings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import descended
-from dpfl_cli.privacy.draws import Batch
+from dpfl_cli.privacy.draws import Batch, FreshLaw
 from dpfl_cli.privacy.record_bounds import mean_clipped
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
@@ -23,10 +23,18 @@ GRADIENT = (
 )
 
 
+# what each way of sampling draws; parts of an epoch are not drawn one by one
+LAWS: dict[str, FreshLaw] = {
+    "without_replacement": "subset",
+    "poisson": "poisson",
+    "with_replacement": "repeats",
+}
+
+
 class RecordSettings(LocalSettings):
     """Settings of local steps (K of them) on clipped record gradients."""
 
-    sampling: Literal["without_replacement", "epoch_permutation", "with_replacement"] = (
+    sampling: Literal["without_replacement", "poisson", "epoch_permutation", "with_replacement"] = (
         "without_replacement"
     )
     clipping: Literal["record", "batch_mean"] = "record"
@@ -61,8 +69,12 @@ def gradient_release(settings: RecordSettings, run: Setup) -> ReleaseSpec:
             )
         return replace(spec, disjoint=min(epoch, steps))
     # at rate 1 there is no batch to hide in, and no amplification is known for repeated records
-    known = settings.sampling == "without_replacement" and size < records
-    return replace(spec, rate=size / records) if known else spec
+    law = LAWS[settings.sampling]
+    return (
+        spec
+        if law == "repeats" or size >= records
+        else replace(spec, rate=size / records, batch=law)
+    )
 
 
 def _batches_of(at: Round, hyper: RecordSettings) -> Iterator[Batch | None]:
@@ -73,8 +85,8 @@ def _batches_of(at: Round, hyper: RecordSettings) -> Iterator[Batch | None]:
     if hyper.sampling == "epoch_permutation":
         epochs = (at.epoch(size, first + epoch) for epoch in range(hyper.local_steps))
         return itertools.chain.from_iterable(epochs)
-    repeats = hyper.sampling == "with_replacement"
-    return (at.batch(size, first + step, repeats=repeats) for step in range(hyper.local_steps))
+    law = LAWS[hyper.sampling]
+    return (at.batch(size, first + step, law=law) for step in range(hyper.local_steps))
 
 
 def local_steps_gaps(settings: RecordSettings, trust: str, whole_noise: bool) -> list[str]:

@@ -11,7 +11,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.curvature import Curvature
 from dpfl_cli.models.guarded import Guarded, without_records
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.bounded import Bounded, as_computed
+from dpfl_cli.privacy.bounded import Bounded, as_computed, scaled
 from dpfl_cli.privacy.client_values import (
     ClientValues,
     Unreleased,
@@ -22,7 +22,7 @@ from dpfl_cli.privacy.client_values import (
     own_values,
     refuse_watchers,
 )
-from dpfl_cli.privacy.draws import Batch, Cohort, drawn_batch, epoch, of_batches, records_of
+from dpfl_cli.privacy.draws import Batch, Cohort, FreshLaw, drawn_batch, epoch, excess, records_of
 from dpfl_cli.privacy.record_bounds import Constant, Side, joined_side, number_mean, solved_mean
 
 BATCHES = "a batch is drawn by Round.batch, or public record numbers [runs, clients, b]"
@@ -105,20 +105,20 @@ class ClientSide:
         """
         records = self._batch(batch)
         if records is not None:
+            width = batch.size if isinstance(batch, Batch) else records.shape[-1]
             size = (self.runs, self.clients)
-            return torch.full(size, records.shape[-1], dtype=self.dtype, device=self.device)
+            return torch.full(size, width, dtype=self.dtype, device=self.device)
         found = self.__objective.divisors(None)
         return found if self.__counts_public else self.__theirs(found)
 
     def batch(
-        self, streams: Streams, stream: str, numbers: np.ndarray, size: int, repeats: bool = False
+        self, streams: Streams, stream: str, numbers: np.ndarray, size: int, law: FreshLaw
     ) -> Batch:
         """As `draws.drawn_batch`, of the clients' records."""
         held, device = self.__objective.held, self.device
         if self.__cohort is not None:  # rows of nobody draw records that are not there
             held = np.where(held, held, size)
-        own = of_batches(streams, stream)
-        return drawn_batch(own, stream, numbers, held, size, device, repeats)
+        return drawn_batch(streams, stream, numbers, held, size, device, law)
 
     def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
         """As `draws.epoch`, of the clients' records."""
@@ -128,7 +128,7 @@ class ClientSide:
                 "Round.epoch: how many batches there are tells how many records clients hold, and "
                 "who takes part; draw each with Round.batch"
             )
-        return epoch(of_batches(streams, stream), stream, numbers, held, size, device)
+        return epoch(streams, stream, numbers, held, size, device)
 
     def initial(self, streams: Streams) -> Tensor:
         """As `Objective.initial`."""
@@ -139,7 +139,8 @@ class ClientSide:
     def gradient(self, parameters: Tensor, batch: Batch | Tensor | None = None) -> ClientValues:
         """As `Objective.gradient`."""
         own, records = self._own(parameters), self._batch(batch)
-        return self.__theirs(self.__objective.gradient(own, records))
+        mean = self.__objective.gradient(own, records)
+        return self.__theirs(mean if excess(batch) == 1 else mean * excess(batch))
 
     def local_descent(
         self,
@@ -332,7 +333,9 @@ class ClientSide:
         elif own is not None and own.law == "repeats":
             why = REPEATS
         of_cohort(values.values, self.__cohort)
-        return as_computed(values, why, own, self.__counts_public)
+        found = as_computed(values, why, own, self.__counts_public)
+        more = excess(batch)
+        return found if more == 1 else scaled(found, torch.full((self.runs,), more))
 
     def __theirs(self, values: Tensor) -> ClientValues:
         """What clients compute."""
@@ -344,10 +347,7 @@ class ClientSide:
         """
         if batch is None:
             return None
-        if isinstance(batch, list):
-            records = torch.stack([records_of(one) for one in batch], dim=2)
-        else:
-            records = records_of(batch) if isinstance(batch, Batch) else batch
+        records = records_of(batch) if isinstance(batch, Batch | list) else batch
         plain = isinstance(records, Tensor) and not isinstance(records, Unreleased)
         if not plain or records.dim() != axes or records.shape[:2] != (self.runs, self.clients):
             raise PrivacyError(BATCHES)

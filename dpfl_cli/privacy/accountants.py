@@ -10,8 +10,9 @@ Notation: z noise multiplier = std / sensitivity, mu = 1 / z.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,8 +42,9 @@ class Accountant(ABC):
       variants: the settings under which `price_all` lists it.
       amplifies: the laws of drawing clients whose amplification it knows; by other laws it prices
         a release as if all clients took part, which bounds it.
-      amplifies_batches: the relations under which it knows that of batches of records without
-        replacement, under Gaussian noise; under others it prices a release as if all were in it.
+      amplifies_batches: by the law of drawing batches of records ("subset", "poisson"), the
+        relations under which it knows their amplification, under Gaussian noise; under others it
+        prices a release as if all were in it.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Accountant(ABC):
     tolerance = 1e-9
     variants: tuple[dict[str, Any], ...] = ({},)
     amplifies: tuple[str, ...] = ()
-    amplifies_batches: tuple[str, ...] = ()
+    amplifies_batches: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -62,7 +64,7 @@ class Accountant(ABC):
         if entry.law != "full":
             return entry.law not in cls.amplifies
         of_records = entry.kind == "gaussian" and entry.unit == "record"
-        known = of_records and entry.relation in cls.amplifies_batches
+        known = of_records and entry.relation in cls.amplifies_batches.get(entry.batch, ())
         return entry.rate is not None and not known
 
     @property

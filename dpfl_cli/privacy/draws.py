@@ -14,6 +14,7 @@ would show whether a client was there.)
 """
 
 import math
+import sys
 import zlib
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
@@ -24,14 +25,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Draw, Streams
 
 # all clients; each with probability q, apart from the others; a uniform subset of m clients
 Law = Literal["full", "poisson", "fixed"]
-# a fresh uniform subset; one of disjoint parts of a random order; records that may come repeatedly
-BatchLaw = Literal["subset", "part", "repeats"]
+# a fresh uniform subset; one of disjoint parts of a random order; each record with the same
+# probability, apart from the others; records that may come repeatedly
+BatchLaw = Literal["subset", "part", "poisson", "repeats"]
+FreshLaw = Literal["subset", "poisson", "repeats"]  # of a batch that is drawn by itself
 STREAM = "noise/cohort"  # in the key space that methods cannot draw from
 NOBODY = -1
 _OVERFLOW = 1e-18  # of a cohort with more clients than there are rows
@@ -144,7 +147,7 @@ class Batch(Drawn):
 
     Attributes:
       law: how they were drawn.
-      size: b.
+      size: b; of "poisson" on average, by which means are divided too.
       stream, numbers: the name of the random stream and [R] the address in it that they came from.
       part: which part of the random order at this address.
     """
@@ -157,9 +160,28 @@ class Batch(Drawn):
     part: int = 0
 
 
-def records_of(batch: Batch) -> Tensor:
-    """[R, M, b] record numbers. For objectives only: who knows them has lost the amplification."""
-    return batch._Batch__records  # type: ignore[attr-defined]
+def records_of(batch: Batch | list[Batch]) -> Tensor:
+    """[R, M, b] record numbers, or [R, M, steps, b] of several batches of one size; of "poisson"
+    [R, M, `Sampling.rows`], `NOBODY` after the last one. For objectives only: who knows them has
+    lost the amplification.
+    """
+    if isinstance(batch, Batch):
+        return batch._Batch__records  # type: ignore[attr-defined]
+    if any(one.law == "poisson" for one in batch):
+        raise PrivacyError(
+            "local_descent divides by the number of records that were drawn, which of a Poisson "
+            "batch is nobody's to know: draw batches of one size, or take a gradient at a time"
+        )
+    return torch.stack([records_of(one) for one in batch], dim=2)
+
+
+def excess(batch: Batch | Tensor | None) -> float:
+    """Rows of a batch, by which models divide, over the number that means over it are divided by; 1
+    where they agree.
+    """
+    if not isinstance(batch, Batch) or batch.law != "poisson":
+        return 1.0
+    return records_of(batch).shape[-1] / batch.size
 
 
 def drawn_batch(
@@ -169,18 +191,29 @@ def drawn_batch(
     held: np.ndarray,
     size: int,
     device: torch.device,
-    repeats: bool = False,
+    law: FreshLaw = "subset",
 ) -> Batch:
-    """A fresh uniform batch of every client's records, from an address of a stream.
+    """A fresh batch of every client's records, from an address of a stream.
 
     Args:
       numbers: [R] addresses.
-      held: [R, M] number of records of every client.
-      repeats: whether a record may come several times.
+      held: [R, M] number of records m of every client, at least b but for "repeats".
+      law: "poisson" takes each record with the probability b / m.
     """
-    clients = held.shape[1]
-    law: BatchLaw = "repeats" if repeats else "subset"
-    if repeats:
+    streams, clients = _of_batches(streams, stream), held.shape[1]
+    if law == "poisson":
+        if held.min() < size:
+            raise ConfigError(
+                f"{stream}: {size} records on average are more than a client holds; take fewer, or "
+                "deal the clients more records"
+            )
+        draws = _of_records(streams, stream, numbers, held, device)
+        found = draws < on_device(size / held, device).unsqueeze(-1)
+        most, rows = found.shape[-1], Sampling("poisson", size, sys.maxsize).rows
+        records = torch.where(found, torch.arange(most, device=found.device), most)
+        records = pad(records.sort(dim=-1).values[..., :rows], (0, max(0, rows - most)), value=most)
+        records = records.masked_fill_(records == most, NOBODY)
+    elif law == "repeats":
         draws = streams.uniform(stream, numbers, clients, size, device=device)
         records = (draws * on_device(held, device).unsqueeze(-1)).long()
     else:
@@ -199,14 +232,8 @@ def epoch(
     """The disjoint batches of a random order of every client's records, as `drawn_batch`; as many
     as the smallest client fills.
     """
-    widths, parts = held.max(axis=1), int(held.min()) // size
-    most, draws = int(widths.max()), torch.zeros((), device=device)
-    for width in np.unique(widths).tolist():  # a run's own, whoever is stacked with it
-        part = streams.uniform(stream, numbers, held.shape[1], width, device=device)
-        mine = on_device(widths == width, part.device).reshape(-1, 1, 1)
-        draws = torch.where(mine, pad(part, (0, most - width)), draws)
-    absent = torch.arange(most) >= torch.from_numpy(held).unsqueeze(-1)
-    order = draws.masked_fill(on_device(absent, device), 2.0).argsort(dim=-1)[..., : parts * size]
+    streams, parts = _of_batches(streams, stream), int(held.min()) // size
+    order = _of_records(streams, stream, numbers, held, device).argsort(dim=-1)[..., : parts * size]
     # ascending within a part, as subsets are
     pieces = order.unflatten(-1, (parts, size)).sort(dim=-1).values.unbind(dim=2)
     own = numbers.copy()
@@ -214,6 +241,24 @@ def epoch(
         Batch("part", size, stream, own, records, number, maker=_MAKER)
         for number, records in enumerate(pieces)
     ]
+
+
+def _of_records(
+    streams: Streams,
+    stream: str,
+    numbers: np.ndarray,
+    held: np.ndarray,
+    device: torch.device,
+) -> Tensor:
+    """[R, M, m] a uniform number for every record of every client; 2 where there is none."""
+    widths = held.max(axis=1)
+    most, draws = int(widths.max()), torch.zeros((), device=device)
+    for width in np.unique(widths).tolist():  # a run's own, whoever is stacked with it
+        part = streams.uniform(stream, numbers, held.shape[1], width, device=device)
+        mine = on_device(widths == width, part.device).reshape(-1, 1, 1)
+        draws = torch.where(mine, pad(part, (0, most - width)), draws)
+    absent = torch.arange(most) >= torch.from_numpy(held).unsqueeze(-1)
+    return draws.masked_fill(on_device(absent, device), 2.0)
 
 
 # --- the streams of methods -----------------------------------------------------------------------
@@ -280,7 +325,7 @@ class MethodStreams(Streams):
         return name
 
 
-def of_batches(streams: Streams, name: str) -> Streams:
+def _of_batches(streams: Streams, name: str) -> Streams:
     """The streams that batches are drawn from; a PrivacyError where they are not the run's own."""
     if type(streams) is not MethodStreams:
         raise PrivacyError(

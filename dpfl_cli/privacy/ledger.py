@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.draws import Law
+from dpfl_cli.privacy.draws import BatchLaw, Law
 from dpfl_cli.privacy.kinds import KINDS
 
 Scope = Literal["client", "federation"]
@@ -49,10 +49,12 @@ class LedgerEntry:
         "matrix".
       quantity: what was released of the group's contributions: "" themselves, "squared_norms"
         theirs.
-      rate: the share of a client's records that a fresh uniform batch without replacement holds, of
-        the client with the fewest; or, where clients are drawn (`law`), the probability of each to
-        take part. None where the release is of all of them. Accountants that know no amplification
-        price it as if it were not there.
+      rate: the share of a client's records that a fresh batch holds (by a Poisson law on average),
+        of the client with the fewest; or, where clients are drawn (`law`), the probability of each
+        to take part. None where the release is of all of them. Accountants that know no
+        amplification price it as if it were not there.
+      batch: how the records of that batch were drawn: a uniform "subset", or each by itself
+        ("poisson").
       law: how the clients were drawn that took part (`draws.Law`).
       rounds: where they were drawn, the round of each release, for those of a round are of one
         cohort; else None.
@@ -76,6 +78,7 @@ class LedgerEntry:
     rate: float | None = None
     disjoint: int = 1
     law: Law = "full"
+    batch: BatchLaw = "subset"
     rounds: tuple[int, ...] | None = None
     floats: int = field(default=0, compare=False)
 

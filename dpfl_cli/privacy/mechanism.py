@@ -150,6 +150,7 @@ class Mechanism(ABC):
             rate=spec.rate if setup.sampling is None else setup.sampling.rate,
             disjoint=spec.disjoint,
             law="full" if setup.sampling is None else setup.sampling.law,
+            batch=spec.batch,
         )
 
     @classmethod

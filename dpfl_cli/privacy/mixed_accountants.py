@@ -5,7 +5,7 @@ DP, basic composition of pure DP, and privacy loss distributions, composed by dp
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from dpfl_cli.privacy.subsampling import without_replacement_rdp
 # whole ones, at which the divergence of clients that are drawn is a finite sum
 ORDERS = (*range(2, 64), *(2**power for power in range(6, 15)))
 MOST_LEVELS, STEP = 32, 1.02
+LEFT_OUT = ("add_or_remove", "zero_out")  # relations in which a record is not there
 NARROWEST = 1e-16  # cell of a grid for dp-accounting's own accountant
 
 
 @lru_cache(maxsize=256)
 def poisson_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
-    """Renyi divergence, at whole orders a of at least 2, of a Gaussian release of clients drawn by
-    a Poisson law (Mironov, Talwar and Zhang 2019, arXiv:1908.10530, section 3.3):
+    """Renyi divergence, at whole orders a of at least 2, of a Gaussian release of clients, or of
+    records, drawn by a Poisson law (Mironov, Talwar and Zhang 2019, arXiv:1908.10530, section 3.3):
 
       1 / (a - 1) ln sum_k w_k e^((k^2 - k) / (2 z^2)),  w_k = C(a, k) q^k (1 - q)^(a - k).
 
@@ -88,14 +89,14 @@ class RdpAccountant(Accountant):
 
     Clients that are drawn: `poisson_rdp`, or of a uniform subset under replace_one
     `without_replacement_rdp` by Theorem 27, at whole orders, converted by dp-accounting as by
-    `cks`. Gaussian releases of batches of records without replacement, under replace_one: the same
-    theorem, or no amplification where that gives less.
+    `cks`. Gaussian releases of batches of records, drawn by a Poisson law (add_or_remove, zero_out)
+    or without replacement (replace_one): the same, or no amplification where that gives less.
     """
 
     curve = "renyi"
     variants = ({}, {"conversion": "mironov"})
     amplifies = ("poisson", "fixed")
-    amplifies_batches = ("replace_one",)
+    amplifies_batches: ClassVar = {"subset": ("replace_one",), "poisson": LEFT_OUT}
 
     def supports(self, ledger: Ledger) -> str | None:
         """As every accountant; where clients are drawn one conversion is dp-accounting's, and a
@@ -139,7 +140,8 @@ class RdpAccountant(Accountant):
         if of_batches:
             excess = np.array(ORDERS) - 1.0
             total = _renyi([one for one in entries if one not in of_batches], excess)
-            total += sum(map(_subset_rdp, of_batches))
+            for one in of_batches:
+                total += _poisson_rdp(one) if one.batch == "poisson" else _subset_rdp(one)
             best = min(best, float(converted(total, excess).min()))
         return max(0.0, best)
 
@@ -198,17 +200,20 @@ class PureAccountant(Accountant):
 
 
 @lru_cache(maxsize=64)  # runs of a grid often share their ledger, and so do methods
-def _poisson_epsilon(entry: LedgerEntry, delta: float, interval: float) -> float:
-    """Epsilon of one release a round of clients drawn by a Poisson law, by dp-accounting's own
-    accountant.
+def _poisson_epsilon(entries: tuple[LedgerEntry, ...], delta: float, interval: float) -> float:
+    """Epsilon of Gaussian releases, some of them of clients or records drawn by a Poisson law, by
+    dp-accounting's own accountant.
     """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
     own = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, interval)
-    for z, count in entry.levels().items():
-        event = dp_accounting.PoissonSampledDpEvent(entry.rate, dp_accounting.GaussianDpEvent(z))
-        own.compose(event, count)
+    for entry in entries:
+        for z, count in entry.levels().items():
+            event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(z)
+            if entry.rate is not None:
+                event = dp_accounting.PoissonSampledDpEvent(entry.rate, event)
+            own.compose(event, count)
     return float(own.get_epsilon(delta))
 
 
@@ -230,13 +235,14 @@ class PldAccountant(Accountant):
     dp-accounting's pessimistic (connect-the-dots) distributions, composed by FFT. A pure release
     takes the distribution of randomised response, which dominates it. Refused above epsilon 500,
     where the grid would take more than 1 GiB, and at a delta so small that the rounding of the FFT
-    would show; an allowance for that rounding is taken off delta. Clients drawn by a Poisson law:
-    dp-accounting's own accountant.
+    would show; an allowance for that rounding is taken off delta. Clients, or records of batches,
+    drawn by a Poisson law: dp-accounting's own accountant.
     """
 
     curve = "losses"
     tolerance = 1e-4
     amplifies = ("poisson",)
+    amplifies_batches: ClassVar = {"poisson": LEFT_OUT}
 
     largest_epsilon = 500.0
     largest_grid = 2.0**30  # bytes
@@ -246,8 +252,8 @@ class PldAccountant(Accountant):
     most_levels = 100  # distinct pure epsilons, one FFT each
 
     def _epsilon(self, entries: Entries, delta: float) -> float:
-        if entries[0].law == "poisson":
-            return self._drawn(entries[0], delta)
+        if entries[0].law == "poisson" or any(one.rate is not None for one in entries):
+            return self._drawn(entries, delta)
         parts: list[Losses] = [
             part for kind, own in by_kind(entries).items() for part in kind.losses(own)
         ]
@@ -269,17 +275,23 @@ class PldAccountant(Accountant):
             whole = whole.compose(part.distribution(interval))
         return float(whole.get_epsilon_for_delta(delta - rounding))
 
-    def _drawn(self, entry: LedgerEntry, delta: float) -> float:
-        """Epsilon of one release a round of clients drawn by a Poisson law."""
-        bound = GdpAccountant(self.settings)._epsilon([entry], delta)  # as if all took part
+    def _drawn(self, entries: Entries, delta: float) -> float:
+        """Epsilon of Gaussian releases where clients, or records, are drawn by a Poisson law."""
+        other = next((one for one in entries if one.kind != "gaussian"), None)
+        if other is not None:
+            raise PrivacyError(
+                f"pld composes Poisson batches with Gaussian releases, not with '{other.name}': "
+                "use accountant=rdp"
+            )
+        bound = GdpAccountant(self.settings)._epsilon(entries, delta)  # as if all took part
         if bound > self.largest_epsilon:  # drawing them may help
-            bound = RdpAccountant(RdpSettings())._epsilon([entry], delta)
-        z = entry.parameters()
+            bound = RdpAccountant(RdpSettings())._epsilon(entries, delta)
+        z = np.concatenate([one.parameters() for one in entries])
         width = float(0.5 * z.min() ** -2.0 + 10 / z.min())  # of a round's losses, ten deviations
         # dp-accounting takes no interval of next to nothing; a wider one is rounded up to
         interval = self.settings.interval or max(width / self.points_of_round, NARROWEST)
         self._check(bound, width / interval, len(np.unique(z)))
-        return _poisson_epsilon(entry, delta, interval)
+        return _poisson_epsilon(tuple(entries), delta, interval)
 
     def _check(self, bound: float, points: float, levels: int) -> None:
         """Refuses what would take too long, or too much memory.

@@ -16,7 +16,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.bounded import Bounded, Relation, Unit
 from dpfl_cli.privacy.client_values import ClientValues
-from dpfl_cli.privacy.draws import Sampling
+from dpfl_cli.privacy.draws import BatchLaw, Sampling
 from dpfl_cli.privacy.ledger import LedgerEntry, Quantity, Shape
 
 Trust = Literal["none", "local", "central", "secure_aggregation"]
@@ -73,7 +73,8 @@ class ReleaseSpec:
         for all.
       expected: in how many rounds it is made on average, where that schedule is drawn at random;
         None where it is not. The noise may be calibrated for so many (dp.releases=expected).
-      rate, disjoint: as in the ledger's entry; the parts of an epoch are released in one round.
+      rate, batch, disjoint: as in the ledger's entry; the parts of an epoch are released in one
+        round.
       one_message: whether the `per_round` releases of a round are steps that leave a client as one
         message, counted as sent once.
       sums_suffice: whether releases of the sums cover the method under secure aggregation. They do
@@ -94,6 +95,7 @@ class ReleaseSpec:
     made: np.ndarray | None = None
     expected: float | None = None
     rate: float | None = None
+    batch: BatchLaw = "subset"
     disjoint: int = 1
     one_message: bool = False
     sums_suffice: bool = True
@@ -245,11 +247,11 @@ class Provenance:
         """A release that is amplified, or shares its cost with others of its epoch, is of a batch
         that was drawn for that, for this release alone.
         """
-        law = "subset" if spec.disjoint == 1 else "part"
+        law = spec.batch if spec.disjoint == 1 else "part"
         batch = values.batch
         if batch is None or batch.law != law:
             raise PrivacyError(
-                f"release '{spec.name}' is priced by how its batch is drawn (a {law} of the "
+                f"release '{spec.name}' is priced by how its batch is drawn ({law} of the "
                 "records): compute it on a batch of Round.batch or Round.epoch"
             )
         if batch.size > most * (1 + 1e-9):

@@ -17,7 +17,7 @@ where that is smaller than 2 e^((j - 1) e(j)), with B(l) = E_Q (P/Q - 1)^l of th
 
 import math
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -170,12 +170,12 @@ class WangRdpAccountant(Accountant):
     curve = "squared_mu"
     variants = ({}, {"order": "paper"})
     amplifies = ("fixed",)
-    amplifies_batches = ("replace_one",)
+    amplifies_batches: ClassVar = {"subset": ("replace_one",)}
 
     def supports(self, ledger: Ledger) -> str | None:
         """As every accountant; and amplification is for replace_one."""
         for entry in ledger.entries:
-            batch = entry.rate is not None and entry.law != "poisson"
+            batch = entry.rate is not None and "poisson" not in (entry.law, entry.batch)
             if entry.count and batch and entry.relation != "replace_one":
                 return (
                     "wang_rdp amplifies batches without replacement under replace_one, but "

@@ -218,17 +218,18 @@ def check_releases(plan: Plan) -> None:
             f"algorithm={plan.algorithm.name} under dp.trust={plan.dp.trust} is not proved with "
             f"these settings ({missing}): dp.mode=sound refuses it, dp.mode=paper runs it"
         )
-    batches = any(spec.rate is not None or spec.disjoint > 1 for spec in plan.specs)
-    if plan.dp.unit == "client" and batches and plan.dp.trust != "none":
+    of_batches = [spec for spec in plan.specs if spec.rate is not None or spec.disjoint > 1]
+    if plan.dp.unit == "client" and of_batches and plan.dp.trust != "none":
         raise ConfigError(
             f"algorithm={plan.algorithm.name} declares a release of batches of records (rate, "
             "disjoint), which hide a record and no client: leave that out, or protect records"
         )
-    if plan.dp.relation == "add_or_remove" and batches:
+    replaced = [spec for spec in of_batches if spec.disjoint > 1 or spec.batch != "poisson"]
+    if plan.dp.relation == "add_or_remove" and replaced:
         raise ConfigError(
             "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its "
             "place, so that batches have the sensitivity of replacing; write "
-            "dp.relation=replace_one or zero_out"
+            "dp.relation=replace_one or zero_out, or draw batches by algorithm.sampling=poisson"
         )
     groups: dict[str, ReleaseSpec] = {}
     for spec in plan.specs:

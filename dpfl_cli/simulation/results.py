@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import dpfl_cli
+from dpfl_cli.config.component import lookup
 from dpfl_cli.config.errors import (
     DpflError,
     PrivacyError,
@@ -180,11 +181,15 @@ def _batches(plan: Plan, ledger: Ledger) -> str | None:
     if not drawn or plan.dp.trust == "none":
         return None
     largest = max(entry.rate or 0.0 for entry in drawn)
+    law = drawn[0].batch
     text = f"at most {largest:.3g} of a client's records, without replacement"
+    if law == "poisson":
+        text = f"each of a client's records with probability {largest:.3g} at most"
     name, own = plan.accountant.name, plan.accountant.target
     if not any(map(own.misses, drawn)):
-        return f"{text}; counted by {name}, as far as its theorem goes"
-    under = "" if plan.dp.relation == "replace_one" else " under dp.relation=replace_one"
+        return f"{text}; counted by {name}" + ", as far as its theorem goes" * (law == "subset")
+    known = lookup("accountant", "rdp").target.amplifies_batches[law]
+    under = "" if plan.dp.relation in known else f" under dp.relation={' or '.join(known)}"
     if name == "rdp":
         return f"{text}; rdp prices it as if all were in, and amplifies it{under}"
     return f"{text}; {name} prices it as if all were in; accountant=rdp amplifies it{under}"

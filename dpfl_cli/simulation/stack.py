@@ -55,6 +55,7 @@ def stack_key(plan: Plan) -> str:
             [
                 one.name,
                 one.rate,
+                one.batch,
                 one.disjoint,
                 one.per_round,  # part of the addresses of their noise
                 one.one_message,
