@@ -113,7 +113,8 @@ def narrowed(
     `-accuracy`.
 
     Raises:
-      ConfigError: a condition cannot be read, or no run has its key.
+      ConfigError: a condition cannot be read, no run has its key, or none its value, but one that
+        is nearly the same.
     """
     if not where and sort is None:
         return list(records)
@@ -139,7 +140,12 @@ def narrowed(
             values = [row[key] for _, row in rows if row.get(key) is not None]
             if values and all(_number(value) is None for value in values):
                 raise ConfigError(f"--where {condition}: {key} is no number; compare it by = or !=")
-        rows = [(record, row) for record, row in rows if _meets(row.get(key), sign, wanted)]
+        left = [(record, row) for record, row in rows if _meets(row.get(key), sign, wanted)]
+        if sign == "=" and not left and _number(wanted) is None:
+            hint = nearest(wanted, {text_of(row[key]) for _, row in rows if key in row})
+            if hint.startswith("did you mean"):
+                raise ConfigError(f"--where {condition}: no run has this value; {hint}")
+        rows = left
     if sort is not None:
         key = sort.removeprefix("-")
         check("--sort", key)

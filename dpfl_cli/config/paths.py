@@ -44,4 +44,9 @@ def expanded(text: str) -> Path:
 
 def outputs_dir() -> Path:
     """The outputs tree: `DPFL_OUTPUTS`, or `outputs` in the working directory."""
-    return expanded(os.environ.get("DPFL_OUTPUTS") or "outputs")
+    found = expanded(os.environ.get("DPFL_OUTPUTS") or "outputs")
+    if found.exists() and not found.is_dir():
+        raise ConfigError(
+            f"{found}: is a file, where outputs are to be; set DPFL_OUTPUTS to a folder"
+        )
+    return found

@@ -637,6 +637,12 @@ def test_runs_account_and_prune(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert code == 0
     assert "fedexp" in out
     assert "fedavg" not in out
+    code, _, err = dpfl(capsys, "runs", "list", "--where", "algorithm.name=fedexxp")
+    assert code == 2
+    assert "no run has this value; did you mean fedexp?" in err
+    code, _, err = dpfl(capsys, "runs", "list", "--where", "algorithm.name=scaffold")
+    assert code == 0
+    assert err.endswith("match\n")
     store = tmp_path / "outputs" / "runs"
     first, second = sorted(path.name for path in store.iterdir() if not path.name.startswith("."))
     code, out, _ = dpfl(capsys, "account", first, second)
@@ -665,6 +671,17 @@ def test_runs_account_and_prune(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     code, _, err = dpfl(capsys, "runs", "list", "--where", "algorithm.nam=fedexp")
     assert code == 2
     assert "did you mean algorithm.name?" in err
+
+
+@pytest.mark.parametrize("words", [["runs", "list"], ["run", *SMALL], ["reproduce", "--list"]])
+def test_outputs_are_in_a_folder(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    code, _, err = dpfl(capsys, *words)
+    assert code == (0 if words[-1] == "--list" else 2)
+    assert ("is a file, where outputs are to be" in err) == (code == 2)
 
 
 @pytest.mark.usefixtures("own_components")
