@@ -34,7 +34,7 @@ METHODS: dict[str, list[list[str]]] = {  # settings besides the defaults
         ["algorithm.control=clipped", "algorithm.warm_start=true"],
         [FEW, MINIBATCH],
     ],
-    "fedavg_record": [[FEW], [ONE]],
+    "fedavg_record": [[FEW], [ONE], [FEW, MINIBATCH, "algorithm.sampling=poisson"]],
     "scaffold_record": [
         [FEW],
         [ONE, "algorithm.warm_start=true", "algorithm.warm_idle_rounds=1"],

@@ -196,6 +196,11 @@ VARIANTS = {
         "dp=record",
         "algorithm.batch_size=4",
     ],
+    "poisson": [
+        *LOGISTIC,
+        *["algorithm=fedavg_record", "dp=record", "dp.relation=zero_out", "accountant=pld"],
+        *["algorithm.batch_size=4", "algorithm.sampling=poisson"],
+    ],
     "with replacement": [
         *LOGISTIC,
         *["algorithm=fedavg_record", "dp=record", "dp.mode=paper"],
