@@ -57,6 +57,11 @@ def gradient_release(settings: RecordSettings, run: Setup) -> ReleaseSpec:
         echo=True,
         note=GRADIENT,
     )
+    if size is None and settings.sampling == "poisson":
+        raise ConfigError(
+            "algorithm.sampling=poisson draws batches: write algorithm.batch_size=…, how many "
+            "records are in one on average"
+        )
     if size is None:
         return spec
     records = run.fewest()

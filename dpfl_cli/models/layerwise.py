@@ -55,16 +55,24 @@ class RecordProducts:
     def norms(self) -> Tensor:
         """[n] in float64, infinite or NaN where a gradient is not finite.
 
-        Where positions cancel, `combined` rounds at the size of what cancels, sum_t |g_t| |a_t|:
-        T units of that are added, so that no clipped gradient is longer than its bound.
+        No clipped gradient is longer than its bound: where positions cancel, `combined` rounds at
+        the size of what cancels, sum_t |g_t| |a_t|, and T units of that are added; where a factor
+        or the norm is so long that its square is not finite in the values' own type, a share would
+        have too few digits, and the norm is infinite.
         """
-        if (positions := self.inputs.shape[1]) == 1:
-            return vector_norms(self.inputs[:, 0]) * vector_norms(self.outputs[:, 0])
+        kind, positions = torch.finfo(self.inputs.dtype), self.inputs.shape[1]
         ours, theirs = self.inputs.double(), self.outputs.double()
-        ours, theirs = ours @ ours.mT, theirs @ theirs.mT
-        squares = (ours * theirs).sum((1, 2)).clamp(min=0.0)
-        sizes = (ours.diagonal(0, 1, 2) * theirs.diagonal(0, 1, 2)).sqrt().sum(1)
-        return squares.sqrt() + positions * torch.finfo(self.inputs.dtype).eps * sizes
+        if positions == 1:
+            pairs = [vector_norms(one[:, 0]).square() for one in (self.inputs, self.outputs)]
+            found = (pairs[0] * pairs[1]).sqrt()
+            longest = torch.maximum(*pairs)
+        else:
+            ours, theirs = ours @ ours.mT, theirs @ theirs.mT
+            both = ours.diagonal(0, 1, 2), theirs.diagonal(0, 1, 2)
+            rounding = positions * kind.eps * (both[0] * both[1]).sqrt().sum(1)
+            found = (ours * theirs).sum((1, 2)).clamp(min=0.0).sqrt() + rounding
+            longest = torch.maximum(*both).amax(dim=1)
+        return found.masked_fill((longest > kind.max) | (found.square() > kind.max), torch.inf)
 
     def combined(self, shares: Tensor) -> Tensor:
         """[p * q] sum_j shares[j] gradient_j; a share of 0 takes out what is not finite too."""

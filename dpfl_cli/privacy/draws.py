@@ -35,6 +35,7 @@ Law = Literal["full", "poisson", "fixed"]
 # probability, apart from the others; records that may come repeatedly
 BatchLaw = Literal["subset", "part", "poisson", "repeats"]
 FreshLaw = Literal["subset", "poisson", "repeats"]  # of a batch that is drawn by itself
+HidingLaw = Literal["subset", "poisson"]  # by which a batch may be amplified
 STREAM = "noise/cohort"  # in the key space that methods cannot draw from
 NOBODY = -1
 _OVERFLOW = 1e-18  # of a cohort with more clients than there are rows
@@ -209,10 +210,12 @@ def drawn_batch(
             )
         draws = _of_records(streams, stream, numbers, held, device)
         found = draws < on_device(size / held, device).unsqueeze(-1)
-        most, rows = found.shape[-1], Sampling("poisson", size, sys.maxsize).rows
-        records = torch.where(found, torch.arange(most, device=found.device), most)
-        records = pad(records.sort(dim=-1).values[..., :rows], (0, max(0, rows - most)), value=most)
-        records = records.masked_fill_(records == most, NOBODY)
+        rows, counted = Sampling("poisson", size, sys.maxsize).rows, found.cumsum(dim=-1)
+        # those who are not in, or beyond the last row, go into one more, which is cut off
+        places = torch.where(found & (counted <= rows), counted - 1, rows)
+        every = torch.arange(found.shape[-1], device=found.device).expand_as(places)
+        records = places.new_full((*held.shape, rows + 1), NOBODY)
+        records = records.scatter_(-1, places, every)[..., :rows].contiguous()
     elif law == "repeats":
         draws = streams.uniform(stream, numbers, clients, size, device=device)
         records = (draws * on_device(held, device).unsqueeze(-1)).long()

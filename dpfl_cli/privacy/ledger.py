@@ -11,20 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.draws import BatchLaw, Law
+from dpfl_cli.privacy.draws import HidingLaw, Law
 from dpfl_cli.privacy.kinds import KINDS
 
 Scope = Literal["client", "federation"]
 Quantity = Literal["", "squared_norms"]
 Shape = Literal["vector", "scalar", "matrix"]
 Fields = dict[str, Any]  # of an entry, in JSON
+
+
+def check_rate(name: str, rate: float | None, batch: str) -> None:
+    """Refuses a rate that is no share, and a law of batches by which none is priced."""
+    if rate is not None and not 0 < rate <= 1:
+        raise PrivacyError(
+            f"release {name}: rate={rate:g} is no share of records, or of clients: give one above "
+            "0 and up to 1, or None"
+        )
+    known = get_args(HidingLaw)
+    if batch not in known:
+        raise PrivacyError(
+            f"release {name}: batch={batch!r}: batches are priced by {', '.join(known)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -78,11 +92,12 @@ class LedgerEntry:
     rate: float | None = None
     disjoint: int = 1
     law: Law = "full"
-    batch: BatchLaw = "subset"
+    batch: HidingLaw = "subset"
     rounds: tuple[int, ...] | None = None
     floats: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
+        check_rate(self.name, self.rate, self.batch)
         if isinstance(self.parameter, tuple) and len(self.parameter) != self.count:
             raise PrivacyError(
                 f"release {self.name}: {len(self.parameter)} parameters for {self.count} releases"

@@ -3,7 +3,7 @@ DP, basic composition of pure DP, and privacy loss distributions, composed by dp
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -50,27 +50,42 @@ def poisson_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
 
 
 def _poisson_rdp(entry: LedgerEntry) -> np.ndarray:
-    """Of all releases of an entry, at ORDERS."""
+    """Of all releases of an entry, at ORDERS: clients drawn by a Poisson law."""
     rate, levels = entry.rate or 1.0, entry.levels().items()
     return sum((n * poisson_rdp(ORDERS, rate, z) for z, n in levels), np.zeros(len(ORDERS)))
 
 
 def _subset_rdp(entry: LedgerEntry) -> np.ndarray:
     """Of all releases of an entry, at ORDERS: a uniform subset of clients or records, under
-    replace_one. A level of noise takes tens of milliseconds: of more than `MOST_LEVELS`, each
-    counts as one up to `STEP` below it, which costs more: by powers of `STEP` from the first, which
-    neither later releases move nor a common factor.
+    replace_one.
     """
-    levels, total = entry.levels(), np.zeros(len(ORDERS))
-    rate, first = entry.rate or 1.0, float(entry.parameters()[0])
+    rate, total = entry.rate or 1.0, np.zeros(len(ORDERS))
+    for z, count in _few_levels(entry):
+        each = [without_replacement_rdp(a, rate, z, theorem=27) for a in ORDERS]
+        total += count * np.array(each)
+    return total
+
+
+def _batches_rdp(entry: LedgerEntry) -> np.ndarray:
+    """Of all releases of an entry, at ORDERS: batches of records."""
+    if entry.batch == "subset":
+        return _subset_rdp(entry)
+    costs = (n * poisson_rdp(ORDERS, entry.rate or 1.0, z) for z, n in _few_levels(entry))
+    return sum(costs, np.zeros(len(ORDERS)))
+
+
+def _few_levels(entry: LedgerEntry) -> Iterator[tuple[float, int]]:
+    """Levels of noise, each of which takes tens of milliseconds, and how many releases have them.
+    Of more than `MOST_LEVELS`, each counts as one up to `STEP` below it, which costs more: by
+    powers of `STEP` from the first, which neither later releases move nor a common factor.
+    """
+    levels, first = entry.levels(), float(entry.parameters()[0])
     for z, count in levels.items():
         taken = z
         if len(levels) > MOST_LEVELS:
             power = math.floor(math.log(z / first, STEP) + 1e-9)  # on a step it stays there
             taken = min(z, first * STEP**power)
-        each = [without_replacement_rdp(a, rate, taken, theorem=27) for a in ORDERS]
-        total += count * np.array(each)
-    return total
+        yield taken, count
 
 
 class RdpSettings(Settings):
@@ -140,8 +155,7 @@ class RdpAccountant(Accountant):
         if of_batches:
             excess = np.array(ORDERS) - 1.0
             total = _renyi([one for one in entries if one not in of_batches], excess)
-            for one in of_batches:
-                total += _poisson_rdp(one) if one.batch == "poisson" else _subset_rdp(one)
+            total += sum(map(_batches_rdp, of_batches))
             best = min(best, float(converted(total, excess).min()))
         return max(0.0, best)
 
@@ -235,7 +249,7 @@ class PldAccountant(Accountant):
     dp-accounting's pessimistic (connect-the-dots) distributions, composed by FFT. A pure release
     takes the distribution of randomised response, which dominates it. Refused above epsilon 500,
     where the grid would take more than 1 GiB, and at a delta so small that the rounding of the FFT
-    would show; an allowance for that rounding is taken off delta. Clients, or records of batches,
+    would show; an allowance for it is taken off delta. Clients, or records of batches,
     drawn by a Poisson law: dp-accounting's own accountant.
     """
 
@@ -260,11 +274,7 @@ class PldAccountant(Accountant):
         if not parts:
             return 0.0
         rounding = 1e-14 * sum(part.count for part in parts)
-        if delta < 100 * rounding:
-            raise PrivacyError(
-                f"pld cannot resolve delta={delta:g} in double precision: use accountant=rdp, "
-                f"or a delta of at least {105 * rounding:.2g}"
-            )
+        self._check_delta(delta, rounding)
         pure = {part.level: part.count for part in parts if part.level is not None}
         bounding = RdpAccountant(RdpSettings()) if pure else GdpAccountant(self.settings)
         width = math.fsum(part.width for part in parts)
@@ -283,6 +293,7 @@ class PldAccountant(Accountant):
                 f"pld composes Poisson batches with Gaussian releases, not with '{other.name}': "
                 "use accountant=rdp"
             )
+        self._check_delta(delta, 1e-14 * sum(one.count for one in entries))
         bound = GdpAccountant(self.settings)._epsilon(entries, delta)  # as if all took part
         if bound > self.largest_epsilon:  # drawing them may help
             bound = RdpAccountant(RdpSettings())._epsilon(entries, delta)
@@ -292,6 +303,15 @@ class PldAccountant(Accountant):
         interval = self.settings.interval or max(width / self.points_of_round, NARROWEST)
         self._check(bound, width / interval, len(np.unique(z)))
         return _poisson_epsilon(tuple(entries), delta, interval)
+
+    @staticmethod
+    def _check_delta(delta: float, rounding: float) -> None:
+        """Refuses a delta that the rounding of the FFT would show at."""
+        if delta < 100 * rounding:
+            raise PrivacyError(
+                f"pld cannot resolve delta={delta:g} in double precision: use accountant=rdp, "
+                f"or a delta of at least {105 * rounding:.2g}"
+            )
 
     def _check(self, bound: float, points: float, levels: int) -> None:
         """Refuses what would take too long, or too much memory.

@@ -16,8 +16,8 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.bounded import Bounded, Relation, Unit
 from dpfl_cli.privacy.client_values import ClientValues
-from dpfl_cli.privacy.draws import BatchLaw, Sampling
-from dpfl_cli.privacy.ledger import LedgerEntry, Quantity, Shape
+from dpfl_cli.privacy.draws import HidingLaw, Sampling
+from dpfl_cli.privacy.ledger import LedgerEntry, Quantity, Shape, check_rate
 
 Trust = Literal["none", "local", "central", "secure_aggregation"]
 
@@ -95,7 +95,7 @@ class ReleaseSpec:
     made: np.ndarray | None = None
     expected: float | None = None
     rate: float | None = None
-    batch: BatchLaw = "subset"
+    batch: HidingLaw = "subset"
     disjoint: int = 1
     one_message: bool = False
     sums_suffice: bool = True
@@ -110,6 +110,7 @@ class ReleaseSpec:
                 f"release {self.name}: disjoint={self.disjoint}: a round is whole epochs of so "
                 f"many parts, and per_round={self.per_round} is no multiple of that"
             )
+        check_rate(self.name, self.rate, self.batch)
         if self.disjoint > 1 and self.rate is not None:
             raise PrivacyError(
                 f"release {self.name}: parts of an epoch are no fresh subsets: give disjoint or "

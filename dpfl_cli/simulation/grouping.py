@@ -24,6 +24,7 @@ COPIES = 8  # arrays of the size of all clients' parameters that a round may hol
 # every client's message is seen, that and its noise
 COVARIANCES, COVARIANCES_SENT = 2, 4
 MATRICES = 4  # of the server, made of their mean, in float64
+POISSON_BYTES = 40  # for every record, while a batch is drawn: four numbers of eight bytes, masks
 
 
 def groups(plans: Sequence[Plan]) -> list[Group]:
@@ -149,4 +150,6 @@ def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
         copies = COVARIANCES_SENT if plan.dp.trust == "local" else COVARIANCES
         values += copies * dtype.itemsize * triangles
         values += MATRICES * torch.float64.itemsize * size**2
+    if any(spec.batch == "poisson" for spec in plan.specs):  # a number for every record, and more
+        values += POISSON_BYTES * plan.info.records
     return int(values + model.workspace(settings, plan.info, plan.rows))

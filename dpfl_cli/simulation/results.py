@@ -188,11 +188,13 @@ def _batches(plan: Plan, ledger: Ledger) -> str | None:
     name, own = plan.accountant.name, plan.accountant.target
     if not any(map(own.misses, drawn)):
         return f"{text}; counted by {name}" + ", as far as its theorem goes" * (law == "subset")
-    known = lookup("accountant", "rdp").target.amplifies_batches[law]
+    best = "rdp" if law == "subset" else "pld"
+    knows = own if law in own.amplifies_batches else lookup("accountant", best).target
+    known = knows.amplifies_batches[law]
     under = "" if plan.dp.relation in known else f" under dp.relation={' or '.join(known)}"
-    if name == "rdp":
-        return f"{text}; rdp prices it as if all were in, and amplifies it{under}"
-    return f"{text}; {name} prices it as if all were in; accountant=rdp amplifies it{under}"
+    if knows is own:
+        return f"{text}; {name} prices it as if all were in, and amplifies it{under}"
+    return f"{text}; {name} prices it as if all were in; accountant={best} amplifies it{under}"
 
 
 def _reading(plan: Plan) -> str:

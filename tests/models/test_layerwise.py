@@ -97,6 +97,22 @@ def test_no_record_is_longer_than_its_norm(
     assert one.norms()[0] <= exact.norm() * (1 + 4e-7) + 2e-7 * positions * sizes
 
 
+@pytest.mark.parametrize("positions", [1, 4])
+@pytest.mark.parametrize(
+    ("given", "out"), [(1e22, 1e22), (1e38, 1e-25), (1e-25, 1e38), (1e18, 3e2), (1e10, 1e10)]
+)
+def test_factors_too_long_for_their_digits_are_no_gradient(
+    positions: int, given: float, out: float
+) -> None:
+    """Shares of them would be numbers of few digits; whoever keeps one is within its bound."""
+    one = RecordProducts(torch.full((1, positions, 1), given), torch.full((1, positions, 1), out))
+    norm = one.norms()
+    assert bool(norm.isinf()) == (max(given, out, given * out) > 1.8446e19)
+    for limit in (1e-5, 1.0):
+        shares = torch.where(norm < torch.inf, (limit / norm).clamp(max=1.0), 0.0)
+        assert one.combined(shares).double().norm() <= limit * (1 + 4e-7)
+
+
 def test_a_record_that_is_not_finite_is_lost_alone() -> None:
     for name in ("point", "few positions", "channels", "linear"):
         layer, shape = LAYERS[name]

@@ -23,7 +23,10 @@ from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.privacy.draws import MethodStreams, Sampling, drawn_batch, records_of
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.simulation.grouping import bytes_per_run
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Member, Stack
 from tests.privacy.test_plugins import at, record_play
@@ -182,7 +185,8 @@ def test_a_release_is_of_the_law_that_it_is_priced_by(law: str) -> None:
 def entry(z: float, rate: float | None, count: int, **others: object) -> LedgerEntry:
     values = {"relation": "zero_out", "unit": "record", "scope": "client", "name": "gradient"}
     values |= {"rate": rate, "batch": "poisson"} | others
-    return LedgerEntry(kind="gaussian", count=count, parameter=z, sensitivity=None, **values)  # type: ignore[arg-type]
+    values = {"parameter": z, **values}
+    return LedgerEntry(kind="gaussian", count=count, sensitivity=None, **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "add_or_remove"])
@@ -268,6 +272,40 @@ def test_what_is_not_known_is_priced_as_if_all_were_in(name: str, changed: dict)
     assert price(ledger, own, DELTA).unamplified
 
 
+def test_many_levels_of_noise_cost_a_little_more_than_each_by_itself() -> None:
+    levels = tuple(np.linspace(1.0, 3.0, 40).tolist())
+    every = Ledger((entry(1.0, 0.1, 40, parameter=levels),))
+    halves = [entry(1.0, 0.1, 20, parameter=half) for half in (levels[:20], levels[20:])]
+    exact = Ledger((halves[0], replace(halves[1], name="other")))
+    found, apart = (accountant("rdp").epsilon(one, DELTA) for one in (every, exact))
+    assert apart < found < 1.04 * apart
+    assert accountant("pld").epsilon(every, DELTA) < found
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 7.0, float("nan")])
+def test_a_rate_is_a_share(rate: float) -> None:
+    for make in (lambda: ReleaseSpec("gradient", rate=rate), lambda: entry(1.0, rate, 1)):
+        with pytest.raises(PrivacyError, match="is no share of records, or of clients"):
+            make()
+
+
+@pytest.mark.parametrize("law", ["repeats", "part", "Poisson"])
+def test_no_other_law_is_priced(law: str) -> None:
+    for make in (
+        lambda: ReleaseSpec("gradient", rate=0.1, batch=law),  # type: ignore[arg-type]
+        lambda: entry(1.0, 0.1, 1, batch=law),
+    ):
+        with pytest.raises(PrivacyError, match="batches are priced by subset, poisson"):
+            make()
+
+
+def test_pld_refuses_a_delta_that_it_cannot_resolve() -> None:
+    ledger = Ledger((entry(1.0, 0.1, 5),))
+    with pytest.raises(PrivacyError, match="pld cannot resolve delta=1e-16"):
+        accountant("pld").epsilon(ledger, 1e-16)
+    assert accountant("rdp").epsilon(ledger, 1e-16) < 40
+
+
 # --- whole runs -----------------------------------------------------------------------------------
 
 
@@ -302,5 +340,39 @@ def test_the_conf_of_sampling_is_refused_where_it_means_nothing() -> None:
         plan_of("algorithm=adaptdp")
     with pytest.raises(ConfigError, match=r"or draw batches by algorithm\.sampling=poisson"):
         plan_of("algorithm.sampling=without_replacement", "dp.relation=add_or_remove")
+    with pytest.raises(ConfigError, match=r"draws batches: write algorithm\.batch_size"):
+        plan_of("algorithm.batch_size=null")
     whole = plan_of("algorithm.batch_size=40", "dp.epsilon=2")
     assert whole.ledger().entries[0].rate is None
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "; counted by pld"),
+        (["accountant=rdp"], "; counted by rdp"),
+        (["accountant=gdp"], "; gdp prices it as if all were in; accountant=pld amplifies it"),
+        (
+            ["dp.relation=replace_one"],
+            "; pld prices it as if all were in, and amplifies it under dp.relation=add_or_remove "
+            "or zero_out",
+        ),
+        (
+            ["accountant=wang_rdp", "dp.relation=replace_one"],
+            "; wang_rdp prices it as if all were in; accountant=pld amplifies it under "
+            "dp.relation=add_or_remove or zero_out",
+        ),
+    ],
+)
+def test_whether_batches_are_counted_is_said(words: list[str], says: str) -> None:
+    plan = plan_of("dp.epsilon=2", *words)
+    said = privacy_report(plan, plan.ledger())["batches"]
+    assert said == f"each of a client's records with probability 0.15 at most{says}"
+
+
+def test_what_drawing_takes_is_counted() -> None:
+    drawn, other = (
+        plan_of("dp.epsilon=2", "dp.relation=replace_one", f"algorithm.sampling={one}")
+        for one in ("poisson", "without_replacement")
+    )
+    assert bytes_per_run(drawn) - bytes_per_run(other) == 40 * 120
