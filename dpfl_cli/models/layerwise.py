@@ -61,12 +61,11 @@ class RecordProducts:
         have too few digits, and the norm is infinite.
         """
         kind, positions = torch.finfo(self.inputs.dtype), self.inputs.shape[1]
-        ours, theirs = self.inputs.double(), self.outputs.double()
         if positions == 1:
-            pairs = [vector_norms(one[:, 0]).square() for one in (self.inputs, self.outputs)]
-            found = (pairs[0] * pairs[1]).sqrt()
-            longest = torch.maximum(*pairs)
+            ours, theirs = vector_norms(self.inputs[:, 0]), vector_norms(self.outputs[:, 0])
+            found, longest = ours * theirs, torch.maximum(ours, theirs).square()
         else:
+            ours, theirs = self.inputs.double(), self.outputs.double()
             ours, theirs = ours @ ours.mT, theirs @ theirs.mT
             both = ours.diagonal(0, 1, 2), theirs.diagonal(0, 1, 2)
             rounding = positions * kind.eps * (both[0] * both[1]).sqrt().sum(1)
