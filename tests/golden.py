@@ -485,15 +485,18 @@ RUNS: dict[str, list[str]] = {
         for algorithm in ("fedavg_record", "scaffold_record", "adaptdp")
         for sampling in ("without_replacement", "epoch_permutation", "with_replacement")
     },
-    "fedavg_record poisson": [
-        *QUADRATIC,
-        "algorithm=fedavg_record",
-        "dp=record",
-        "dp.relation=zero_out",
-        "accountant=pld",
-        "algorithm.batch_size=2",
-        "algorithm.sampling=poisson",
-    ],
+    **{
+        f"{algorithm} poisson": [
+            *QUADRATIC,
+            f"algorithm={algorithm}",
+            "dp=record",
+            "dp.relation=zero_out",
+            "accountant=pld",
+            "algorithm.batch_size=2",
+            "algorithm.sampling=poisson",
+        ]
+        for algorithm in ("fedavg_record", "scaffold_record")
+    },
     **{
         f"{algorithm} clipped mean": [
             *QUADRATIC,

@@ -125,8 +125,9 @@ MENDS = [
     Fault(
         "privacy plugin: a model says by what batches are divided",
         "models/client_side.py",
-        "        if records is not None:\n            size = (self.runs, self.clients)\n",
-        "        if records is not None:\n            return self.__objective.divisors(records)\n",
+        "        if records is not None:\n            width =",
+        "        if records is not None:\n            return self.__objective.divisors(records)\n"
+        "            width =",
         "privacy/test_data_plugins.py::test_what_batches_are_divided_by_is_their_size",
     ),
     Fault(

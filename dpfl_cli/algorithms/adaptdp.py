@@ -45,8 +45,6 @@ from collections.abc import Callable, Mapping
 from math import ceil, log
 from typing import Literal
 
-from pydantic import field_validator
-
 from dpfl_cli.algorithms.api import (
     BatchSize,
     Field,
@@ -79,7 +77,13 @@ RADIUS = (
 
 
 class AdaptDpSettings(RecordSettings):
-    """Settings of `adaptdp`; clip_norm is the cap G of the radius."""
+    """Settings of `adaptdp`; clip_norm is the cap G of the radius. The noise of its two releases is
+    balanced for batches of one size.
+    """
+
+    sampling: Literal["without_replacement", "epoch_permutation", "with_replacement"] = (
+        "without_replacement"
+    )
 
     radius_batch_size: BatchSize = None  # b_C
     radius_multiplier: Positive = 1.0  # tau
@@ -91,16 +95,6 @@ class AdaptDpSettings(RecordSettings):
     projection_radius: PositiveOrNone = None  # B
     target_epsilon: PositiveOrNone = None
     target_delta: Number = Field(1e-4, gt=0, lt=1)
-
-    @field_validator("sampling")
-    @classmethod
-    def _known(cls, sampling: str) -> str:
-        if sampling == "poisson":
-            raise ValueError(
-                "the noise of its two releases is balanced for batches of one size; take "
-                "without_replacement or epoch_permutation"
-            )
-        return sampling
 
 
 @algorithm(

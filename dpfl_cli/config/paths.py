@@ -47,6 +47,6 @@ def outputs_dir() -> Path:
     found = expanded(os.environ.get("DPFL_OUTPUTS") or "outputs")
     if found.exists() and not found.is_dir():
         raise ConfigError(
-            f"{found}: is a file, where outputs are to be; set DPFL_OUTPUTS to a folder"
+            f"{found}: cannot be written, for it is a file; set DPFL_OUTPUTS to a folder"
         )
     return found

@@ -112,7 +112,12 @@ class ClientSide:
         return found if self.__counts_public else self.__theirs(found)
 
     def batch(
-        self, streams: Streams, stream: str, numbers: np.ndarray, size: int, law: FreshLaw
+        self,
+        streams: Streams,
+        stream: str,
+        numbers: np.ndarray,
+        size: int,
+        law: FreshLaw = "subset",
     ) -> Batch:
         """As `draws.drawn_batch`, of the clients' records."""
         held, device = self.__objective.held, self.device

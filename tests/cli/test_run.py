@@ -681,7 +681,7 @@ def test_outputs_are_in_a_folder(
     (tmp_path / "file").touch()
     code, _, err = dpfl(capsys, *words)
     assert code == (0 if words[-1] == "--list" else 2)
-    assert ("is a file, where outputs are to be" in err) == (code == 2)
+    assert ("cannot be written, for it is a file" in err) == (code == 2)
 
 
 @pytest.mark.usefixtures("own_components")
