@@ -83,7 +83,8 @@ class RecordProducts:
 def _kept(values: Tensor, shares: Tensor) -> Tensor:
     """Values [n, ...], zeros for records with a share of 0: 0 times what is not finite is not 0."""
     lost = (shares == 0).view(-1, *[1] * (values.ndim - 1))
-    return values.masked_fill(lost, 0.0) if lost.any() else values
+    some = values.device.type != "cpu" or bool(lost.any())  # nothing waits for a device
+    return values.masked_fill(lost, 0.0) if some else values
 
 
 RecordGradients = RecordRows | RecordProducts
