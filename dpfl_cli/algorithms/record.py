@@ -75,11 +75,9 @@ def gradient_release(settings: RecordSettings, run: Setup) -> ReleaseSpec:
         return replace(spec, disjoint=min(epoch, steps))
     # at rate 1 there is no batch to hide in, and no amplification is known for repeated records
     law = LAWS[settings.sampling]
-    return (
-        spec
-        if law == "repeats" or size >= records
-        else replace(spec, rate=size / records, batch=law)
-    )
+    if law == "repeats" or size >= records:
+        return spec
+    return replace(spec, rate=size / records, batch=law)
 
 
 def _batches_of(at: Round, hyper: RecordSettings) -> Iterator[Batch | None]:

@@ -3,7 +3,7 @@ DP, basic composition of pure DP, and privacy loss distributions, composed by dp
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -49,9 +49,13 @@ def poisson_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
     return np.array(found)
 
 
-def _poisson_rdp(entry: LedgerEntry) -> np.ndarray:
-    """Of all releases of an entry, at ORDERS: clients drawn by a Poisson law."""
-    rate, levels = entry.rate or 1.0, entry.levels().items()
+def _poisson_rdp(entry: LedgerEntry, levels: Iterable[tuple[float, int]]) -> np.ndarray:
+    """Of all releases of an entry, at ORDERS: clients, or records, drawn by a Poisson law.
+
+    Args:
+      levels: of noise, and how many releases have each.
+    """
+    rate = entry.rate or 1.0
     return sum((n * poisson_rdp(ORDERS, rate, z) for z, n in levels), np.zeros(len(ORDERS)))
 
 
@@ -70,8 +74,7 @@ def _batches_rdp(entry: LedgerEntry) -> np.ndarray:
     """Of all releases of an entry, at ORDERS: batches of records."""
     if entry.batch == "subset":
         return _subset_rdp(entry)
-    costs = (n * poisson_rdp(ORDERS, entry.rate or 1.0, z) for z, n in _few_levels(entry))
-    return sum(costs, np.zeros(len(ORDERS)))
+    return _poisson_rdp(entry, _few_levels(entry))
 
 
 def _few_levels(entry: LedgerEntry) -> Iterator[tuple[float, int]]:
@@ -134,7 +137,9 @@ class RdpAccountant(Accountant):
         if entries[0].law in self.amplifies:
             from dp_accounting.rdp import compute_epsilon
 
-            total = (_poisson_rdp if entries[0].law == "poisson" else _subset_rdp)(entries[0])
+            only = entries[0]
+            poisson = only.law == "poisson"
+            total = _poisson_rdp(only, only.levels().items()) if poisson else _subset_rdp(only)
             return float(compute_epsilon(ORDERS, total, delta)[0])
         groups = by_kind(entries)
         if all(kind.rho(own) == 0 for kind, own in groups.items()):
