@@ -64,6 +64,14 @@ def gradient_release(settings: RecordSettings, run: Setup) -> ReleaseSpec:
         )
     if size is None:
         return spec
+    if run.relation == "add_or_remove" and settings.sampling != "poisson":
+        # of one step, or of as many records as the smallest client has, no rate or parts tell it
+        raise ConfigError(
+            "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its "
+            "place, so that batches have the sensitivity of replacing; write "
+            "dp.relation=replace_one or zero_out, algorithm.sampling=poisson or "
+            "algorithm.batch_size=null"
+        )
     records = run.fewest()
     if settings.sampling == "epoch_permutation":
         epoch = records // size  # steps that are of disjoint parts

@@ -338,8 +338,14 @@ def test_a_run_meets_its_target_by_the_batches(relation: str, method: str) -> No
 def test_the_conf_of_sampling_is_refused_where_it_means_nothing() -> None:
     with pytest.raises(ConfigError, match=r"algorithm\.sampling=.?poisson"):
         plan_of("algorithm=adaptdp")
-    with pytest.raises(ConfigError, match=r"or draw batches by algorithm\.sampling=poisson"):
-        plan_of("algorithm.sampling=without_replacement", "dp.relation=add_or_remove")
+    for words in (
+        ["algorithm.sampling=without_replacement"],
+        ["algorithm.sampling=without_replacement", "algorithm.batch_size=40"],
+        ["algorithm.sampling=epoch_permutation", "algorithm.local_steps=1"],
+        ["algorithm.sampling=epoch_permutation", "algorithm.local_steps=6"],
+    ):
+        with pytest.raises(ConfigError, match="a batch holds another one in its place"):
+            plan_of(*words, "dp.relation=add_or_remove", "accountant=gdp")
     with pytest.raises(ConfigError, match=r"draws batches: write algorithm\.batch_size"):
         plan_of("algorithm.batch_size=null")
     whole = plan_of("algorithm.batch_size=40", "dp.epsilon=2")
