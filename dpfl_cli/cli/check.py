@@ -207,11 +207,6 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
     config = with_values(config, {"dp.noise": "seeded"})  # runs are compared draw by draw
     claim = with_values(config, {"dp.mode": "paper"})
     plan = make_plan(claim)
-    if plan.dp.unit == "record" and plan.dp.relation != "replace_one":
-        raise ConfigError(
-            f"dp.relation={plan.dp.relation}: neighbours that differ in a record replace it; "
-            "write dp.relation=replace_one"
-        )
     if plan.sampling is not None:
         numbers = np.arange(1, plan.last_round + 1)
         cohorts = drawn_cohort(Streams([plan.seed] * len(numbers)), plan.sampling, numbers)
@@ -225,6 +220,12 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
         config = claim
     plans = make_plans([with_values(config, {"seed": seed}) for seed in range(SEEDS)])
     federation = federation_of(plans[0])
+    continuous = np.issubdtype(federation.dataset.train.features.dtype, np.floating)
+    if plan.dp.unit == "record" and plan.dp.relation != "replace_one" and not continuous:
+        raise ConfigError(
+            f"dp.relation={plan.dp.relation}: a record of whole numbers is never absent in a "
+            "check; write dp.relation=replace_one"
+        )
     yield "ordinary data", Kit(plans, federation)
     yield "constant features", Kit(plans[:1], with_constant_features(federation))
     sampling = plan.sampling

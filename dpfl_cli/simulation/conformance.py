@@ -9,6 +9,8 @@ are released may differ by their sensitivity.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import nan
 
 import numpy as np
 import torch
@@ -118,14 +120,17 @@ class Play:
 
     def distances(self) -> Tensor:
         """[R] how far a run's contributions are at most from those of another one, in
-        sensitivities: any two of the runs are neighbours, and had the same releases.
+        sensitivities: any two of the runs are neighbours, and had the same releases. Where a record
+        may be absent, it is so in the last run but one.
         """
         replaced = self.stack.plan.setup.relation == "replace_one"
+        of_clients = self.stack.plan.dp.unit == "client"
         largest = torch.zeros(len(self.stack.members), dtype=torch.float64)
         for one in self.contributions:
             values = among(one.cohort, one.values).double()
             vectors = values.reshape(*values.shape[:2], -1)
-            moved = torch.linalg.vector_norm(vectors, dim=2)  # a client that is absent is zero
+            absent = torch.zeros_like(vectors[:1]) if of_clients else vectors[-2:][:1]
+            moved = torch.linalg.vector_norm(vectors - absent, dim=2)
             if replaced:
                 rows = vectors.transpose(0, 1)
                 pairs = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
@@ -187,8 +192,19 @@ class Kit:
             data = features, targets
         return with_records(self.federation, data)
 
+    @cached_property
+    def _without(self) -> list[Federation]:
+        """Where a record may be absent, the federation where it is: a record that is not finite
+        counts as none.
+        """
+        dp = self.plans[0].dp
+        if dp.unit == "client" or dp.relation == "replace_one":
+            return []
+        features, targets = held(self.federation)
+        return [self._place((np.full_like(features[:1], nan), targets[:1]))]
+
     def _beside(self, others: Sequence[Federation], shown: bool = True) -> Play:
-        federations = [self.federation, *others, self.federation]
+        federations = [self.federation, *others, *self._without, self.federation]
         return Play([self.plans[0]] * len(federations), federations, shown=shown)
 
     def _look(self, play: Play) -> None:
@@ -229,7 +245,8 @@ class Kit:
             ways = generator.standard_normal((DIRECTIONS, len(point)))
             steps = [np.zeros_like(point), *ways]
             tried = [self._place(data(point + width * step)) for step in steps]
-            _, here, *there = self._measure(self._beside(tried, shown=False))[:-1].numpy()
+            found = self._measure(self._beside(tried, shown=False)).numpy()
+            here, *there = found[1 : len(steps) + 1]
             slope = (np.array(there) - here) @ ways
             point = point + np.linalg.norm(point) * slope / (np.linalg.norm(slope) or 1.0)
 

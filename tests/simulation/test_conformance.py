@@ -84,6 +84,13 @@ MORE = [  # ways in which some of them are run besides
     ),
     *((name, [*COHORTS, "participation=fixed"]) for name in ("fedavg", "fedexp", "fedopt")),
 ]
+ABSENT = ["dp=record", "dp.relation=zero_out"]
+MORE += [
+    ("fedavg_record", [*ABSENT, FEW, MINIBATCH, "algorithm.sampling=poisson"]),
+    ("scaffold_record", [*ABSENT, FEW, MINIBATCH]),
+    ("fednew_record", [*ABSENT, "dp.relation=add_or_remove"]),
+    ("fedfc_record", [*ABSENT, "dp.relation=add_or_remove"]),
+]
 BUILT_IN += [
     pytest.param(name, case, id=f"{name} {words[0]} {words[-1]}")
     for name, words in MORE
@@ -318,6 +325,23 @@ def test_an_honest_method_passes_where_clients_are_drawn(
     words = [f"participation={law}", "dp.noise=secret"]
     own = drawn_method(BEFORE=f"law = {law!r}")  # a file is loaded once
     assert failed_checks(own, tmp_path, monkeypatch, *words) == set()
+
+
+@pytest.mark.parametrize(
+    ("relation", "told"), [("replace_one", set()), ("zero_out", {"sensitivity"})]
+)
+def test_a_record_may_be_absent(
+    relation: str, told: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half the sensitivity is found there too, where neighbours move half as far."""
+    half = MODEL.replace(
+        "{BODY}",
+        "def clipped_gradient(self, *given):\n        found = super().clipped_gradient(*given)\n"
+        "        object.__setattr__(found, 'zero_out', found.zero_out / 2)\n"
+        f"        return found  # under {relation}: a file is loaded once",
+    )
+    words = ["algorithm=fedavg_record", ONE, "dp=record", f"dp.relation={relation}"]
+    assert failed_checks(half, tmp_path, monkeypatch, *words) == told
 
 
 def test_a_client_who_never_takes_part_shows_nothing() -> None:
