@@ -1,7 +1,8 @@
 """dpfl: a command-line laboratory for differentially private federated learning.
 
 `import dpfl_cli as dpfl` offers what `dpfl_cli.cli.python` holds, which is imported when it is
-asked for: dpfl.run, runs, curves, ledger, model, account, calibrate, audit, reproduce.
+asked for: dpfl.run, runs, curves, ledger, model, account, calibrate, audit,
+check, reproduce.
 """
 
 import importlib
@@ -18,6 +19,7 @@ _PYTHON = (
     "account",
     "audit",
     "calibrate",
+    "check",
     "curves",
     "ledger",
     "model",

@@ -74,10 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     """Checks, shows the table and records what became of a plugin."""
     from dpfl_cli.simulation.checked import UNMEASURED
 
-    rows: list[dict[str, str]] = []
-    for component in _components(args.target):
-        for case in cases(component, args.overrides):
-            rows += check(case)
+    rows = checked(args.target, args.overrides)
     results = {row["result"] for row in rows}
     if rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
@@ -91,6 +88,14 @@ def execute(args: argparse.Namespace) -> int:
     but = f", but {' and '.join(unmeasured)} not measured (see `dpfl audit`)" if unmeasured else ""
     print(f"{args.target}: passed{but}")
     return 0
+
+
+def checked(target: str, overrides: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of the table for all that a file registers, or for a method, model or mechanism by
+    its name; those of a plugin's components are noted.
+    """
+    found = [case for component in _components(target) for case in cases(component, overrides)]
+    return [row for case in found for row in check(case)]
 
 
 def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]:

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 
 from dpfl_cli.cli import run as command
 from dpfl_cli.cli.audit import audited
+from dpfl_cli.cli.check import checked
 from dpfl_cli.cli.pricing import plan_of, prices_of, private_plan
 from dpfl_cli.cli.reproduce import left_out, possible
 from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
@@ -190,6 +191,18 @@ def audit(
         plan = plan_of(overrides, plugins)
         found, _ = audited(plan, canaries, confidence, quiet)
     return {"claim": found.claim, "delta": found.delta, **found.bounds(confidence)}
+
+
+@_typed
+def check(target: str, *overrides: str) -> pd.DataFrame:
+    """Attacks on a plugin's file, or on a method, model or mechanism by its name, as `dpfl check`
+    makes them.
+
+    Returns:
+      a row a check: of, check, result (pass, FAIL, refused, not measured, not reached), why.
+    """
+    with _one_at_a_time:
+        return pd.DataFrame(checked(target, overrides), columns=["of", "check", "result", "why"])
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,15 @@ def test_an_audit_is_the_command_lines(capsys: pytest.CaptureFixture[str]) -> No
     assert len(list((outputs_dir() / "audits").glob("*/result.json"))) == 1  # made once
 
 
+def test_a_check_is_the_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    found = dpfl.check("fedavg", "dp=cdp")
+    assert found.check.tolist() == ["marks", "influence", "sensitivity", "ledger", "noise"]
+    assert set(found.result) == {"pass"}
+    assert main(["check", "fedavg", "dp=cdp", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert all(why in printed for why in found.why)
+
+
 OWN = """
 from dpfl_cli.reproduction.api import Artifact, Metric, Run, Size, claim
 
@@ -158,6 +167,7 @@ def test_an_artifact_is_made_and_its_table_is_a_frame(
         (lambda: dpfl.audit("dp=none"), "nothing is private"),
         (lambda: dpfl.audit("dp=cdp", canaries=2), "canaries 2: at least 20"),
         (lambda: dpfl.audit("dp=cdp", confidence=1.0), "confidence 1.0: from 0.5"),
+        (lambda: dpfl.check("fedagv"), "check fedagv: did you mean fedavg"),
         (dpfl.reproduce, "reproduce what?"),
         (lambda: dpfl.reproduce("fedexp/fig1", "scale=quick"), "names of artifacts alone"),
         (lambda: dpfl.reproduce("fedexp/fig9"), "did you mean fedexp/fig"),
