@@ -1,5 +1,5 @@
-"""`dpfl completion bash`: completion of commands, groups, options and keys. Install: eval "$(dpfl
-completion bash)".
+"""`dpfl completion bash|zsh`: completion of commands, groups, options and keys. Install: eval
+"$(dpfl completion bash)", of zsh after compinit.
 """
 
 import argparse
@@ -8,7 +8,7 @@ from dpfl_cli.cli.list import GROUPS
 from dpfl_cli.cli.main import COMMANDS, command_parser
 from dpfl_cli.config.options import option_files, parameters
 
-SCRIPT = r"""
+BASH = r"""
 _dpfl() {
     local current="${COMP_WORDS[COMP_CWORD]}"
     # bash splits words at '=': put key=value together again
@@ -25,10 +25,24 @@ _dpfl() {
 }
 complete -o default -F _dpfl dpfl
 """
+ZSH = r"""
+_dpfl() {
+    local -a found keys
+    found=(${(f)"$(dpfl completion --words "${words[2,3]}" " ${words[CURRENT]}" 2>/dev/null)"})
+    keys=(${(M)found:#*=}) found=(${found:#*=})
+    compadd -S '' -a keys  # their values follow at once
+    compadd -a found
+    (( compstate[nmatches] )) || _files
+}
+compdef _dpfl dpfl
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", nargs="?", choices=("bash",), help="prints the script to evaluate")
+    parser.add_argument(
+        "shell", nargs="?", default="bash", choices=SCRIPTS, help="prints the script to evaluate"
+    )
     parser.add_argument("--words", nargs=2, metavar=("COMMAND", "WORD"), help=argparse.SUPPRESS)
 
 
@@ -37,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
         command, current = args.words
         print("\n".join(words(command, current.strip())))
     else:
-        print(SCRIPT)
+        print(SCRIPTS[args.shell])
     return 0
 
 

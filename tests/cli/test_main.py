@@ -20,7 +20,9 @@ def dpfl(redirected: str, *words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["completion", "bash"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["completion", "bash"], ["completion", "zsh"]]
+)
 def test_a_reader_that_leaves_before_the_last_word_is_no_error(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -703,6 +703,8 @@ def test_a_users_own_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_completion_offers_groups_options_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert "complete -o default -F" in dpfl(capsys, "completion", "bash")[1]  # or names of files
+    assert dpfl(capsys, "completion")[1] == dpfl(capsys, "completion", "bash")[1]
+    assert "compdef _dpfl dpfl" in dpfl(capsys, "completion", "zsh")[1]
     assert (
         "algorithm=fedexp" in dpfl(capsys, "completion", "--words", "run", "algorithm=")[1].split()
     )
