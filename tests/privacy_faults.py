@@ -27,6 +27,7 @@ MARKS = "privacy/test_client_values.py"
 ENDS = "privacy/test_end_of_a_run.py"
 COHORTS = "simulation/test_participation.py"
 CHECKS = "simulation/test_conformance.py"
+BATCHES = "privacy/test_poisson_batches.py"
 MENDS = [
     Fault(
         "privacy 1: a bound per record is proved at any point",
@@ -340,5 +341,47 @@ MENDS = [
         'if group == "algorithm" and plan.sampling is not None:',
         "if False:",
         f"{CHECKS}::test_a_guarantee_says_whether_its_method_was_checked",
+    ),
+    Fault(
+        "privacy batches: what goes on from a checkpoint has released no batch yet",
+        "simulation/member.py",
+        "            **{name: getattr(self, name) for name in PLAIN},\n",
+        "            **{name: getattr(self, name) for name in PLAIN} | {'batches': {}},\n",
+        BATCHES,
+    ),
+    Fault(
+        "privacy batches: what goes on in another stack has released no batch yet",
+        "simulation/stack.py",
+        "            member.batches = self.ledger.batches_of(run)\n",
+        "",
+        BATCHES,
+    ),
+    Fault(
+        "privacy batches: where a record is gone nothing fills its place",
+        "privacy/bounded.py",
+        'refilled = relation == "add_or_remove" and law not in (None, "poisson")',
+        "refilled = False",
+        BATCHES,
+    ),
+    Fault(
+        "privacy bounds: squares that are lost hide a length",
+        "privacy/bounded.py",
+        "    return torch.where(norms < 1e3 * lost, norms + lost, norms)\n",
+        "    return norms\n",
+        "privacy/test_bounded.py::test_squares_that_are_lost_hide_no_length",
+    ),
+    Fault(
+        "privacy checks: runs may mix",
+        "simulation/conformance.py",
+        "            self._note(company(pair, [self.federation, neighbours[0]]))\n",
+        "",
+        f"{CHECKS}::test_a_faulty_method_is_told_by_the_right_check",
+    ),
+    Fault(
+        "privacy data: a record is dealt twice",
+        "simulation/run_plan.py",
+        "    if (dealt[1:] == dealt[:-1]).any():\n",
+        "    if False:\n",
+        "privacy/test_data_plugins.py::test_a_deal_is_of_records_that_there_are_once",
     ),
 ]

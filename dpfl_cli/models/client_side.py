@@ -330,15 +330,15 @@ class ClientSide:
         self, values: Bounded, batch: Batch | Tensor | None, *points: Tensor
     ) -> Bounded:
         """What a model bounded per record, proved or not."""
-        why, own = None, batch if isinstance(batch, Batch) else None
+        why = None
         if self.__plugin:
             why = OWN_MODEL
         elif any(is_raw(point) for point in points):
             why = RAW_POINT
-        elif own is not None and own.law == "repeats":
+        elif isinstance(batch, Batch) and batch.law == "repeats":
             why = REPEATS
         of_cohort(values.values, self.__cohort)
-        found = as_computed(values, why, own, self.__counts_public)
+        found = as_computed(values, why, batch, self.__counts_public)
         more = excess(batch)
         return found if more == 1 else scaled(found, torch.full((self.runs,), more))
 

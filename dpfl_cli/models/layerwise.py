@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpfl_cli.privacy.bounded import vector_norms
+from dpfl_cli.privacy.bounded import vector_norms, with_lost
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RecordRows:
 
     def norms(self) -> Tensor:
         """[n] in float64, infinite or NaN where a gradient is not finite."""
-        return vector_norms(self.values)
+        return _lengths(self.values)
 
     def combined(self, shares: Tensor) -> Tensor:
         """[k] sum_j shares[j] gradient_j; a share of 0 takes out what is not finite too."""
@@ -62,7 +62,7 @@ class RecordProducts:
         """
         kind, positions = torch.finfo(self.inputs.dtype), self.inputs.shape[1]
         if positions == 1:
-            ours, theirs = vector_norms(self.inputs[:, 0]), vector_norms(self.outputs[:, 0])
+            ours, theirs = _lengths(self.inputs[:, 0]), _lengths(self.outputs[:, 0])
             found, longest = ours * theirs, torch.maximum(ours, theirs).square()
         else:
             ours, theirs = self.inputs.double(), self.outputs.double()
@@ -78,6 +78,11 @@ class RecordProducts:
         weights = shares.to(self.outputs.dtype)[:, None, None]
         outputs = (weights * _kept(self.outputs, shares)).flatten(0, 1)
         return (outputs.T @ _kept(self.inputs, shares).flatten(0, 1)).flatten()
+
+
+def _lengths(values: Tensor) -> Tensor:
+    """[n] in float64 norms of vectors [n, k], which none exceeds."""
+    return with_lost(vector_norms(values), values.shape[-1], values.dtype)
 
 
 def _kept(values: Tensor, shares: Tensor) -> Tensor:

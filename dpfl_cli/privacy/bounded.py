@@ -26,6 +26,8 @@ from dpfl_cli.privacy.client_values import (
 )
 from dpfl_cli.privacy.draws import Batch, Cohort
 
+GIVEN: Literal["given"] = "given"  # a batch of records whose numbers a method chose
+OfRecords = Batch | Literal["given"] | None
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
 CLAIM = ", as whoever computed it says"  # of bounds that are proved once a model vouches for them
@@ -53,7 +55,7 @@ class Bounded:
       proved: whether the bound is proved, or only claimed; a mechanism refuses the latter under
         dp.mode=sound.
       source: what tells these contributions from all others; what is derived of them shares it.
-      batch: the records that they are of, as they were drawn; None: all, or nobody knows.
+      batch: the records that they are of, as they were drawn, or `GIVEN` by a method; None: all.
       shape: of the vectors or scalars.
     """
 
@@ -67,7 +69,7 @@ class Bounded:
     quantity: Literal["", "squared_norms"]
     proved: bool
     source: object
-    batch: Batch | None
+    batch: OfRecords
     shape: tuple[int, ...]
     _versions: tuple[int, ...] = field(repr=False, compare=False)
 
@@ -85,9 +87,11 @@ class Bounded:
 
     def sensitivity(self, relation: Relation) -> Tensor:
         """L2 sensitivity of one contribution under a neighbouring relation: [R], or [R, M] where
-        clients differ.
+        clients differ. Where a record is gone, a batch of one size holds another one in its place.
         """
-        return self.replace_one if relation == "replace_one" else self.zero_out
+        law = self.batch.law if isinstance(self.batch, Batch) else self.batch
+        refilled = relation == "add_or_remove" and law not in (None, "poisson")
+        return self.replace_one if refilled or relation == "replace_one" else self.zero_out
 
     def check(self) -> None:
         """A PrivacyError where values or bounds were changed in place since clipping.
@@ -124,7 +128,7 @@ def bounded(
     proof: str,
     *,
     repaired: Tensor | None = None,
-    batch: Batch | None = None,
+    batch: OfRecords = None,
     cohort: Cohort | None = None,
 ) -> Bounded:
     """The one constructor of bounded values, for the functions that enforce a bound (plain tensors
@@ -317,7 +321,7 @@ def scaled(values: Bounded, factors: Tensor) -> Bounded:
 
 
 def as_computed(
-    values: Bounded, why_not: str | None, batch: Batch | None, counts_public: bool = True
+    values: Bounded, why_not: str | None, batch: Batch | Tensor | None, counts_public: bool = True
 ) -> Bounded:
     """What a model made of its records by `record_bounds`, whose bounds are claims:
     proved, unless there is a reason why not.
@@ -331,7 +335,8 @@ def as_computed(
         values = _changed(values, replace_one=unknown, zero_out=unknown)
     proved = why_not is None and CLAIM in values.proof
     proof = values.proof.replace(CLAIM, "") if why_not is None else why_not
-    return _changed(values, proof=proof, proved=proved, batch=batch)
+    own = GIVEN if isinstance(batch, Tensor) else batch
+    return _changed(values, proof=proof, proved=proved, batch=own)
 
 
 def vector_norms(values: Tensor) -> Tensor:
@@ -356,6 +361,14 @@ def vector_norms(values: Tensor) -> Tensor:
     return torch.linalg.vector_norm(torch.cat((blocks, rest), dim=-1).double(), dim=-1)
 
 
+def with_lost(norms: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """Norms of vectors of so many entries of this type, which no vector exceeds: with what squares
+    below the smallest normal number may have lost, where that shows.
+    """
+    lost = 2 * math.sqrt(size * torch.finfo(dtype).tiny)
+    return torch.where(norms < 1e3 * lost, norms + lost, norms)
+
+
 def own_norms(values: Tensor) -> ClientValues:
     """[R, M] L2 norms of client values [R, M, d], which each client may know of its own."""
     norms = client_values(vector_norms(opened(values)))
@@ -371,6 +384,7 @@ def scaled_to_ball(
     values: Tensor, norms: Tensor, limit: Tensor, usable: Tensor | None = None
 ) -> Tensor:
     """v min(1, C / ||v||) by given norms [..., 1]; zeros where a mask [..., 1] says so."""
+    norms = with_lost(norms, values.shape[-1], values.dtype)
     scale = torch.where(norms > limit, limit / norms, 1.0).to(values.dtype)
     inside = values * scale
     # nothing waits for a device

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.privacy.bounded import Bounded, claimed
-from dpfl_cli.privacy.draws import members_of, records_of
+from dpfl_cli.privacy.draws import Batch, members_of, records_of
 from dpfl_cli.privacy.mechanism import Call, Mechanism
 from dpfl_cli.privacy.releases import Release
 
@@ -78,7 +78,7 @@ class Canaries:
         rate = 1.0
         if values.cohort is not None:
             rate = values.cohort.sampling.rate
-        elif values.batch is not None:
+        elif isinstance(values.batch, Batch):
             rate = values.batch.size / setup.fewest()
         self.gaussian &= not drawn and found.noise_std is not None
         score = rest
@@ -103,7 +103,7 @@ class Canaries:
         if values.cohort is not None:
             mine = torch.from_numpy(members_of(values.cohort) == self._client)
             row, there = mine.int().argmax(dim=1), mine.any(dim=1)
-        if values.batch is not None:  # its record is the client's first
+        if isinstance(values.batch, Batch):  # its record is the client's first
             there = (records_of(values.batch)[:, self._client] == 0).any(dim=1)
         return row, there
 

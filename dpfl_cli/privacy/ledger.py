@@ -276,17 +276,37 @@ class ReleaseLog:
         )
 
 
+LastBatches = dict[str, tuple[int, int]]  # stream -> the address and part of a batch
+
+
 class BatchLedger:
     """The ledgers of a batch of runs, written by mechanisms as they release: cheap in the loop,
     folded into `Ledger`s by `of_run`.
 
     Args:
       started: what each run had released before.
+      batches: stream -> the last batch that a run had released before.
     """
 
-    def __init__(self, started: Sequence[Ledger]) -> None:
+    def __init__(self, started: Sequence[Ledger], batches: Sequence[LastBatches] = ()) -> None:
         self.started = started
         self.logs: dict[str, ReleaseLog] = {}
+        self._batches: dict[str, np.ndarray] = {}
+        for run, known in enumerate(batches):
+            for stream, last in known.items():
+                self.last_batch(stream)[run] = last
+
+    def last_batch(self, stream: str) -> np.ndarray:
+        """[R, 2] the address and the part of the last batch of every run that was released, to be
+        written to; -1 before the first.
+        """
+        none = np.full((len(self.started), 2), -1)
+        return self._batches.setdefault(stream, none)
+
+    def batches_of(self, run: int) -> LastBatches:
+        """Stream -> the last batch that one run released."""
+        pairs = self._batches.items()
+        return {name: (int(last[run, 0]), int(last[run, 1])) for name, last in pairs}
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""

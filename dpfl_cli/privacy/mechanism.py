@@ -93,7 +93,7 @@ class Mechanism(ABC):
         self._site = site
         self._last = np.array([setup.rounds for setup in site.setups])
         self._unread: dict[str, Tensor] = {}  # name -> whether its bounds were good; see `verify`
-        self._provenance = Provenance()
+        self._provenance = Provenance(site.ledger)
 
     @classmethod
     @abstractmethod
@@ -359,7 +359,8 @@ class Mechanism(ABC):
         Read on the host where that costs nothing, else when metrics are read (`verify`): noise in
         proportion to an infinite bound drowns the values, so that nothing leaks until then.
         """
-        good = ((bound > 0) & (bound < torch.inf)).all()
+        smallest = torch.finfo(bound.dtype).tiny ** 0.5  # squares below are lost
+        good = ((bound > smallest) & (bound < torch.inf)).all()
         if bound.device.type == "cpu":
             _demand(name, good)
         else:

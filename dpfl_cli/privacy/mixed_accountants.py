@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from dpfl_cli.config.component import PositiveOrNone, Settings, component
+from dpfl_cli.config.component import Field, Settings, component
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import Accountant, TooLargeToPrice
 from dpfl_cli.privacy.gaussian_accountants import GdpAccountant
@@ -243,7 +243,7 @@ class PldSettings(Settings):
       interval: width of a grid cell of privacy loss; None: chosen by the ledger.
     """
 
-    interval: PositiveOrNone = None
+    interval: float | None = Field(None, gt=0, le=100)
 
 
 @component("accountant", "pld", revision=1, settings=PldSettings)
@@ -254,8 +254,8 @@ class PldAccountant(Accountant):
     dp-accounting's pessimistic (connect-the-dots) distributions, composed by FFT. A pure release
     takes the distribution of randomised response, which dominates it. Refused above epsilon 500,
     where the grid would take more than 1 GiB, and at a delta so small that the rounding of the FFT
-    would show; an allowance for it is taken off delta. Clients, or records of batches,
-    drawn by a Poisson law: dp-accounting's own accountant.
+    would show; an allowance for it is taken off delta. Clients, or records of batches, drawn by a
+    Poisson law: dp-accounting's own accountant, where the rounding is less than 1 % of delta.
     """
 
     curve = "losses"

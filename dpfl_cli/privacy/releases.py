@@ -16,8 +16,8 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.bounded import Bounded, Relation, Unit
 from dpfl_cli.privacy.client_values import ClientValues
-from dpfl_cli.privacy.draws import HidingLaw, Sampling
-from dpfl_cli.privacy.ledger import LedgerEntry, Quantity, Shape, check_rate
+from dpfl_cli.privacy.draws import Batch, HidingLaw, Sampling
+from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity, Shape, check_rate
 
 Trust = Literal["none", "local", "central", "secure_aggregation"]
 
@@ -178,11 +178,10 @@ class Release:
 class Provenance:
     """What a mechanism remembers of the contributions it released."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: BatchLedger) -> None:
+        self._ledger = ledger  # knows the last batches, also of rounds in another process
         # group, number in the round -> [R] the round of every run, [R] of which contributions
         self._groups: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]] = {}
-        # stream -> the last batch that was released: its address and part
-        self._used: dict[str, tuple[np.ndarray, int]] = {}
 
     def check(
         self,
@@ -250,7 +249,7 @@ class Provenance:
         """
         law = spec.batch if spec.disjoint == 1 else "part"
         batch = values.batch
-        if batch is None or batch.law != law:
+        if not isinstance(batch, Batch) or batch.law != law:
             raise PrivacyError(
                 f"release '{spec.name}' is priced by how its batch is drawn ({law} of the "
                 "records): compute it on a batch of Round.batch or Round.epoch"
@@ -260,10 +259,10 @@ class Provenance:
                 f"release '{spec.name}' is of {batch.size} records a client, more than the rate "
                 "that it is priced by"
             )
-        last, part = self._used.get(batch.stream, (-1, -1))
-        fresh = batch.numbers > last
+        last = self._ledger.last_batch(batch.stream)
+        fresh = batch.numbers > last[:, 0]
         if law == "part":
-            following = (batch.numbers == last) & (batch.part == part + 1)
+            following = (batch.numbers == last[:, 0]) & (batch.part == last[:, 1] + 1)
             fresh = np.where(batch.part == 0, fresh, following)
             fresh &= number % spec.disjoint == batch.part
         if not fresh.all():
@@ -271,4 +270,4 @@ class Provenance:
                 f"release '{spec.name}' is of a batch that was released before, or not in its "
                 "turn: draw a fresh one for every release"
             )
-        self._used[batch.stream] = batch.numbers, batch.part
+        last[:, 0], last[:, 1] = batch.numbers, batch.part

@@ -177,7 +177,8 @@ class Kit:
             neighbours = [self._place(data) for data in others]
             beside = self._beside(neighbours)
             self._look(beside)
-            self._note(strays(beside, Play([plan], neighbours[:1])))
+            pair = [plan, self.plans[min(1, len(self.plans) - 1)]]
+            self._note(company(pair, [self.federation, neighbours[0]]))
             self._climb(others[-2])
             self._noise()
         except Exception as error:
@@ -338,19 +339,21 @@ def leaks(play: Play) -> Iterator[Fault]:
             yield "influence", name
 
 
-def strays(beside: Play, alone: Play) -> Iterator[Fault]:
-    """Whether what a run releases first depends on the runs beside it: then a play shows nothing
-    of the others' data.
-
-    Args:
-      beside: a play whose second run holds the data of the only one of `alone`.
+def company(plans: Sequence[Plan], federations: Sequence[Federation]) -> Iterator[Fault]:
+    """Whether what the last of some runs comes to depends on those beside it: what is reduced over
+    all axes mixes runs, and then its price is not that of its own, nor would a play show others'
+    data.
     """
-    # what follows the first depends on what was released
-    pairs = zip(beside.contributions[:1], alone.contributions[:1], strict=True)
-    for one, single in pairs:
-        if not torch.equal(one.values[1], single.values[0]):
-            fault = f"the contribution to '{one.name}' depends on the runs beside its own"
-            yield "influence", fault
+    both = Play(plans, federations, replay=False)
+    one = Play(plans[-1:], federations[-1:], replay=False)
+    for number, states in enumerate(zip(both.states, one.states, strict=True)):
+        for side in ("server", "clients"):
+            beside, alone = (getattr(state, side) for state in states)
+            for name, value in beside.items():
+                if not _same(torch.cat([opened(value)[-1:], opened(alone[name])])):
+                    kind = side.removesuffix("s")
+                    fault = f"{kind} state '{name}' after round {number} depends on the runs beside"
+                    yield "influence", f"{fault} its own: keep the first axis apart (dim=1)"
 
 
 def _files(member: Member) -> dict[str, str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from dpfl_cli.algorithms.base import State
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.client_values import is_raw, opened
-from dpfl_cli.privacy.ledger import Ledger
+from dpfl_cli.privacy.ledger import LastBatches, Ledger
 from dpfl_cli.simulation.run_plan import Plan
 
 MetricsRow = dict[str, float]
@@ -26,6 +26,7 @@ PLAIN = (
     "compute_at",
     "unreleased",
     "own",
+    "batches",
 )  # saved as they are
 DIGEST = 32  # bytes of a SHA-256, with which a checkpoint begins
 
@@ -44,6 +45,7 @@ class Member:
       own: names of client states that are own values (`privacy.client_values`).
       recent: [k] the last models, newest last, as many as the evaluation averages over.
       rows: one mapping per evaluated round.
+      batches: the last ones that it released: none is released again.
       seconds: time spent on it, shared evenly among the members of a stack.
       computed: that part of them in which the algorithm computed (its setup and its rounds, no
         evaluation).
@@ -59,6 +61,7 @@ class Member:
     recent: list[Tensor] = field(default_factory=list)
     rows: list[MetricsRow] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
+    batches: LastBatches = field(default_factory=dict)
     seconds: float = 0.0
     computed: float = 0.0
     compute_at: dict[int, float] = field(default_factory=dict)

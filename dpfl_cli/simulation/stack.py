@@ -158,7 +158,9 @@ class Stack:
                 "would only add noise; a record-level method needs at least one record at each "
                 "client"
             )
-        self.ledger = BatchLedger([member.ledger for member in members])
+        self.ledger = BatchLedger(
+            [member.ledger for member in members], [member.batches for member in members]
+        )
         self._noise = self._streams(noise_seeds)
         site = Site(
             setups=[plan.setup for plan in plans],
@@ -391,3 +393,4 @@ class Stack:
             member.take(self.state, run)
             member.recent = [models[run] for models in self.recent[-member.round - 1 :]]
             member.ledger = self.ledger.of_run(run)
+            member.batches = self.ledger.batches_of(run)

@@ -21,6 +21,7 @@ from dpfl_cli.privacy.bounded import (
     clip_symmetric,
     squared_norms,
     vector_norms,
+    with_lost,
 )
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
 from dpfl_cli.privacy.record_bounds import mean_clipped, number_mean, record_covariance, record_mean
@@ -159,6 +160,32 @@ def test_small_entries_cannot_hide_behind_a_large_one(size):
     assert torch.linalg.vector_norm(clipped) <= 0.5 * (1 + 1e-6)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([1, 64, 65, 5046]),
+    st.floats(-40, -15),
+    st.floats(-18, -12),
+)
+def test_squares_that_are_lost_hide_no_length(seed, size, entry, bound):
+    """Entries whose squares float32 has few digits of, or none."""
+    drawn = np.random.default_rng(seed).normal(size=(1, 3, size)) * 10**entry
+    values = drawn.astype(np.float32)
+    clipped = opened(_clip(values, 10**bound).values).double()
+    length = torch.linalg.vector_norm(clipped, dim=-1)
+    assert length.max() <= 10**bound * (1 + 1e-6)
+    exact = torch.linalg.vector_norm(torch.from_numpy(values).double(), dim=-1)
+    lost = with_lost(vector_norms(torch.from_numpy(values)), size, torch.float32)
+    assert (lost >= exact * (1 - 1e-6)).all()
+    assert (lost <= exact * (1 + 1e-6) + 1e-18 * math.sqrt(size)).all()
+
+
+def test_norms_whose_squares_are_whole_stay_as_they_are():
+    norms = torch.tensor([0.0, 1e-14, 1.0, torch.inf]).double()
+    assert torch.equal(with_lost(norms, 100, torch.float32)[1:], norms[1:])
+    assert torch.equal(with_lost(norms, 100, torch.float64)[1:], norms[1:])
+
+
 def test_a_plain_float32_norm_would_leave_the_ball():
     """The attack above works where it is not defended against, so the test can fail."""
     row = torch.full((1, 1, 300_000), 2.4e-4)
@@ -212,7 +239,7 @@ def test_values_and_norms_of_what_was_clipped(width, data):
             st.sampled_from([[1.0, 0.3], [math.inf, 2.0], [1e-40, 1e15], [math.inf, math.inf]])
         )
     )
-    norms = vector_norms(values).unsqueeze(-1)
+    norms = with_lost(vector_norms(values), values.shape[-1], values.dtype).unsqueeze(-1)
     finite = norms <= math.sqrt(torch.finfo(values.dtype).max)
     bound = limit.to(values.dtype).reshape(-1, 1, 1)
     scale = torch.where(norms > bound, bound / norms, torch.ones_like(norms)).to(values.dtype)

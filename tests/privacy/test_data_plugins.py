@@ -286,6 +286,28 @@ def test_who_holds_what_by_the_data_is_listed(data: Any) -> None:
     assert any("who holds what" in item for item in plan.not_covered())
 
 
+@pytest.mark.parametrize(
+    ("deal", "says"),
+    [
+        ("[np.arange(12)] * 2", "more than once"),
+        ("[np.array([0, 1, 1]), np.array([2])]", "more than once"),
+        ("[np.array([0, 11]), np.array([-1])]", "not among 0 to 11"),
+        ("[np.array([0, 11]), np.array([12])]", "not among 0 to 11"),
+        ("np.array_split(np.random.permutation(12), 2)", "draw by the seed alone"),
+    ],
+)
+def test_a_deal_is_of_records_that_there_are_once(deal: str, says: str, data: Any) -> None:
+    path = Path(data())
+    text = (
+        path.read_text().replace("np.array_split(order, 4)", deal).replace("return 4", "return 2")
+    )
+    path.write_text(text)
+    words = [*WORDS, "dataset=synthetic", "dataset.clients=12", "partitioner=hurried"]
+    (run,) = dpfl.run(*words, plugins=[str(path)], quiet=True)
+    assert run.status == "failed"
+    assert says in run.result["reason"]
+
+
 def test_errors_of_data_say_no_values(data: Any) -> None:
     words = [*WORDS, "dataset=hurried", "partitioner=natural"]
     fails = "raise ValueError(f'{TARGETS[0]:.12f}')"

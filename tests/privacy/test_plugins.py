@@ -33,6 +33,7 @@ from dpfl_cli.privacy import draws
 from dpfl_cli.privacy.bounded import bounded, squared_norms
 from dpfl_cli.privacy.client_values import client_values, is_raw, opened
 from dpfl_cli.privacy.draws import MethodStreams
+from dpfl_cli.privacy.ledger import BatchLedger, Ledger
 from dpfl_cli.privacy.record_bounds import number_mean, record_covariance, record_mean
 from dpfl_cli.privacy.releases import Provenance, ReleaseSpec
 from dpfl_cli.simulation.checks import check_releases
@@ -237,7 +238,11 @@ def test_releases_of_a_group_are_of_the_same_contributions() -> None:
 
 def test_several_releases_of_a_group_in_a_round_are_told_apart() -> None:
     """All vectors first, then the norms of others."""
-    one, rounds, provenance = torch.ones(1).double(), np.array([1]), Provenance()
+    one, rounds, provenance = (
+        torch.ones(1).double(),
+        np.array([1]),
+        Provenance(BatchLedger([Ledger()])),
+    )
     specs = [ReleaseSpec("update", per_round=2, group="g")]
     specs += [ReleaseSpec("norm", "scalar", 2, "g", "squared_norms")]
     vectors = [clip(client_values(torch.ones(1, 3, 5).double()), one) for _ in range(3)]
@@ -257,7 +262,8 @@ def test_several_releases_of_a_group_in_a_round_are_told_apart() -> None:
 @pytest.mark.parametrize("first", ["vectors", "norms"])
 def test_releases_of_a_group_are_compared_run_by_run(first: str) -> None:
     """Two vectors, each for one of two runs, and norms of one of them for both; or the reverse."""
-    rounds, one, provenance = np.array([1, 1]), torch.ones(2).double(), Provenance()
+    rounds, one = np.array([1, 1]), torch.ones(2).double()
+    provenance = Provenance(BatchLedger([Ledger()] * 2))
     vector = ReleaseSpec("update", group="g")
     norm = ReleaseSpec("norm", "scalar", group="g", quantity="squared_norms")
     known, other = (clip(client_values(torch.ones(2, 3, 5).double()), one) for _ in range(2))

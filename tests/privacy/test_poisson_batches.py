@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare, norm
 
+from dpfl_cli.algorithms.base import Round
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.calibration import calibrate
-from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.privacy.draws import MethodStreams, Sampling, drawn_batch, records_of
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.releases import ReleaseSpec
@@ -333,6 +335,48 @@ def test_a_run_meets_its_target_by_the_batches(relation: str, method: str) -> No
         .entries[0]
         .parameter
     )
+
+
+@pytest.mark.parametrize("law", ["poisson", "subset"])
+def test_no_batch_is_released_twice_whoever_goes_on(law: str, monkeypatch: Any) -> None:
+    """In another stack, as where runs beside it have ended, and from a checkpoint."""
+    drawn_for = Round.batch
+
+    def stuck(at: Round, size: int, numbers: np.ndarray, **given: Any) -> Any:
+        return drawn_for(at, size, np.zeros_like(numbers), **given)
+
+    monkeypatch.setattr(Round, "batch", stuck)
+    words = ["algorithm.sampling=without_replacement"] if law == "subset" else []
+    words += ["dp.relation=replace_one", "accountant=rdp"] if words else []
+    plan = plan_of("algorithm.local_steps=1", "mechanism.noise_multiplier=1", *words)
+    member = Member(plan)
+    first = Stack([member])
+    first.step()
+    first.collect()
+    for one in (member, Member.from_bytes(plan, member.to_bytes())):
+        with pytest.raises(PrivacyError, match="of a batch that was released before"):
+            Stack([one]).step()
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_where_a_record_is_gone_a_batch_of_one_size_holds_another(given: bool) -> None:
+    """Batches that a method draws or names itself have the sensitivity of replacing then."""
+    plan = plan_of("dp.relation=add_or_remove", "mechanism.noise_multiplier=1")
+    stack = Stack([Member(plan)])
+    view, numbers, streams = stack.clients_view, np.array([1]), stack.method_streams
+    names = torch.arange(6).expand(1, 3, 6)
+    clip_norm = torch.ones(1, dtype=view.dtype)
+    at = client_values(torch.zeros(1, 3, view.dimension, dtype=view.dtype))
+    subset = names if given else view.batch(streams, "batch", numbers, 6)
+    poisson = view.batch(streams, "batch", numbers, 6, "poisson")
+    each = {
+        name: view.clipped_gradient(at, clip_norm, batch)
+        for name, batch in (("all", None), ("subset", subset), ("poisson", poisson))
+    }
+    moved = {name: float(one.sensitivity("add_or_remove").max()) for name, one in each.items()}
+    assert moved == pytest.approx({"all": 1 / 40, "subset": 2 / 6, "poisson": 1 / 6})
+    zeroed = {name: float(one.sensitivity("zero_out").max()) for name, one in each.items()}
+    assert zeroed == pytest.approx({"all": 1 / 40, "subset": 1 / 6, "poisson": 1 / 6})
 
 
 def test_the_conf_of_sampling_is_refused_where_it_means_nothing() -> None:

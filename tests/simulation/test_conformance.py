@@ -175,6 +175,7 @@ METHOD_FAULTS = {  # what is wrong -> the check that tells, and the code
     "numbers of records": (
         "influence",
         {"AFTER": f"extra = mean * {INNER}.records.double().mean(1, keepdim=True)"}),
+    "runs that mix": ("influence", {"AFTER": "mean = mean / mean.norm()"}),
     "half the sensitivity": (
         "sensitivity",
         {"BEFORE": "object.__setattr__(update, 'replace_one', update.replace_one / 2)"}),
