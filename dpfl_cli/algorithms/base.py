@@ -2,7 +2,7 @@
 declares. A file of an algorithm imports `dpfl_cli.algorithms.api`, which has all of this.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
@@ -12,7 +12,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from dpfl_cli.config.component import Limit, Settings, component
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, known_names
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import Bounded, per_run, vector_norms
@@ -108,8 +108,8 @@ def algorithm(
     revision: int,
     paper: str,
     unit: str,
-    trusts: Iterable[str] = EVERY_TRUST,
-    proved: Iterable[str] = (),
+    trusts: Collection[str] = EVERY_TRUST,
+    proved: Collection[str] = (),
     needs: Collection[str] = (),
     proximal: bool = False,
     away: Literal["stateless", "rests"] | None = None,
@@ -143,8 +143,10 @@ def algorithm(
 
     def register(target: type[T]) -> type[T]:
         declared: Any = target
-        declared.trusts, declared.proved = frozenset(trusts), frozenset(proved)
-        declared.units, declared.needs = frozenset({unit}), frozenset(needs)
+        declared.trusts = known_names(f"algorithm={name}: trusts", trusts, EVERY_TRUST)
+        declared.proved = known_names(f"algorithm={name}: proved", proved, tuple(trusts))
+        declared.units = known_names(f"algorithm={name}: unit", [unit], ("client", "record"))
+        declared.needs = frozenset(needs)
         declared.proximal, declared.paper, declared.away = proximal, paper, away
         if "__init__" not in vars(target):
             declared.__init__ = _takes_hyper

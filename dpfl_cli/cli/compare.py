@@ -20,7 +20,14 @@ from dpfl_cli.cli.selection import (
     short_names,
     varying,
 )
-from dpfl_cli.cli.tables import SHOWN, is_claimed, mean_text, print_table
+from dpfl_cli.cli.tables import (
+    SHOWN,
+    epsilons_of,
+    is_claimed,
+    mean_text,
+    print_table,
+    privacy_of,
+)
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id, text_of
 from dpfl_cli.config.paths import outputs_dir
@@ -160,31 +167,36 @@ def print_pivot(
     header = [*rows, *names]
     lines = wide.reset_index().to_numpy().tolist()
     title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over seeds"
+    spent = epsilons_of([record.result["privacy"] for record in records])
+    notes = [f"epsilon {spent}", *privacy_of(records)]
     if form == "latex":
         latex = pd.DataFrame(lines, columns=header).to_latex(index=False, escape=True)
         latex = latex.replace("±", "$\\pm$")
-        print(f"% {title}\n{latex}", end="")
+        print("\n".join([f"% {line}" for line in (title, *notes)] + [latex]), end="")
     elif form == "markdown":
-        print(markdown(header, lines))
+        print("\n".join([markdown(header, lines), "", *notes]))
     else:
         print_table(header, lines, title)
+        print("\n".join(notes))
 
 
 def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:
     """By the values of some keys as they are written: mean, std (ddof 1), seeds and text."""
-    found = [(row_of(record), settings_of(record.config)) for record in records]
-    known = {key for row, _ in found for key in row}
+    rows = {record.id: row_of(record) for record in records}
+    known = {key for row in rows.values() for key in row}
     for key in keys:
         if key not in known:
             raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
         if keys.count(key) > 1:
             raise ConfigError(f"{key}: listed twice in --rows and --cols; write it once")
-    found.sort(key=lambda pair: [order(pair[0].get(key)) for key in keys])
+    ordered = sorted(records, key=lambda one: [order(rows[one.id].get(key)) for key in keys])
+    found = [(rows[record.id], settings_of(record.config)) for record in ordered]
     frame = pd.DataFrame(
         {
             **{key: [text_of(row.get(key)) for row, _ in found] for key in keys},
             "value": [row.get(metric) if row["status"] == "done" else None for row, _ in found],
             "settings": [settings for _, settings in found],
+            "report": [record.result["privacy"] for record in ordered],
         }
     )
     grouped = frame.astype({"value": float}).groupby(list(keys), sort=False)
@@ -201,4 +213,5 @@ def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd
             std=("value", "std"),
             seeds=("value", "count"),
             text=("value", lambda one: mean_text(list(one.dropna()), len(one))),
+            privacy=("report", lambda one: epsilons_of(list(one))),
         )

@@ -5,6 +5,7 @@ command line makes. Every function raises `DpflError` (wrong overrides: `ConfigE
 line that the command line prints.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -40,6 +41,15 @@ FOUND = ["id", "text", "source", "finding", "state", "reason"]  # of a claim
 _one_at_a_time = threading.Lock()  # Hydra, and what was run, are a process's: threads take turns
 
 
+def _plain(value: Any) -> Any:
+    """Paths as texts and numpy's numbers as Python's, also within lists."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
 def _typed(function: Callable[P, T]) -> Callable[P, T]:
     """Holds arguments against annotations; a ConfigError says what is wrong with the first one."""
     config = ConfigDict(strict=True, arbitrary_types_allowed=True)
@@ -48,11 +58,13 @@ def _typed(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return checked(*args, **kwargs)
+            named = {name: _plain(value) for name, value in kwargs.items()}
+            return checked(*map(_plain, args), **named)
         except ValidationError as error:
             errors = error.errors()
         first = errors[0]
-        where = ".".join(map(str, first["loc"]))
+        at, *within = first["loc"]  # and perhaps which of several types was tried
+        where = ".".join(map(str, [at, *(one for one in within if isinstance(one, int))]))
         message = alternatives(errors)
         given, hint = f"={first['input']!r:.80}", ""
         if first["type"] == "unexpected_keyword_argument":
@@ -63,6 +75,8 @@ def _typed(function: Callable[P, T]) -> Callable[P, T]:
                 hint = "; overrides are strings, such as 'dp.epsilon=1'"
         elif isinstance(first["input"], list | tuple) and isinstance(first["loc"][0], int):
             hint = "; write * before a list"
+        elif first["type"] == "sequence_str":
+            hint = f"; write [{first['input']!r}]"
         elif first["type"].startswith("missing"):
             given = ""
         raise ConfigError(f"dpfl.{function.__name__}: argument {where}{given}: {message}{hint}")

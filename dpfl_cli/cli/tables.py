@@ -150,17 +150,30 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
         if max(map(len, lines)) > console.width:
             lines = _folded((row.items() for row in shown), console.width)
         console.out("\n".join([*lines, ""]))
-    reports = [record.result["privacy"] for record in records]
     for line in (
         ", ".join(f"{name} {cell}" for name, cell in common.items()),
+        *privacy_of(records),
+    ):
+        console.print(line)
+
+
+def privacy_of(records: Sequence[RunRecord]) -> list[str]:
+    """What stands below every table of runs: whose epsilon it is, and by what."""
+    reports = [record.result["privacy"] for record in records]
+    return [
         _caption(reports),
         *_each(reports, "participation", "Participation", ": "),
         *_each(reports, "batches", "Batches", ": "),
         *_each(reports, "stopped", "Stopped", " "),
         *_each(reports, "calibration", "Noise", " by "),
         *_each(reports, "guarantee", "Guarantee", ": "),
-    ):
-        console.print(line)
+    ]
+
+
+def epsilons_of(reports: Sequence[Report]) -> str:
+    """The smallest and the largest epsilon, as they are told: claimed, nominal."""
+    known = sorted(reports, key=lambda one: one["epsilon"] or 0.0)
+    return " to ".join(dict.fromkeys(epsilon_text(one) for one in (known[0], known[-1])))
 
 
 def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
@@ -200,10 +213,9 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
             for name in metrics
             if not done or any(name in last[one] for one in done)
         }
-        known = sorted(done or group, key=lambda one: results[one]["privacy"]["epsilon"] or 0.0)
-        ends = dict.fromkeys(rows[one]["epsilon"] for one in (known[0], known[-1]))
+        epsilon = epsilons_of([results[one]["privacy"] for one in done or group])
         mean = rows[group[0]] | dict.fromkeys(metrics, "") | averages
-        mean |= {"epsilon": " to ".join(ends), "seeds": str(len(group))}
+        mean |= {"epsilon": epsilon, "seeds": str(len(group))}
         means.append({name: mean[name] for name in mean if name not in ("run", "seed", "status")})
     return rows, means if len(means) < len(rows) else []
 

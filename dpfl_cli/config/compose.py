@@ -249,6 +249,9 @@ def _said(error: Exception) -> str:
         words = str(error.override)
         if words.endswith(".py"):
             return f"{words}: not an override; write --plugin {words} for what it has"
+        key, equals, value = words.partition("=")
+        if key and equals and "'" not in value:
+            return f"{words}: its value has signs that mean something; write \"{key}='{value}'\""
         return f"{words}: not an override; write key=value (quote what the shell would change)"
     if isinstance(error, RecursionError):
         return "a config file holds itself (an anchor in its own value) or is too deep"

@@ -108,6 +108,20 @@ def _places(error: BaseException, modules: Collection[str] | None = None) -> lis
     ]
 
 
+def known_names(what: str, given: Collection[str], known: Collection[str]) -> frozenset[str]:
+    """The names that a file gives, all of which are known.
+
+    Raises:
+      ConfigError: one is not, with the nearest; or they are one text, as ("none") is.
+    """
+    if isinstance(given, str):
+        raise ConfigError(f"{what}={given!r}: write a list of names")
+    for one in given:
+        if one not in known:
+            raise ConfigError(f"{what}: {one}: {nearest(one, known)}")
+    return frozenset(given)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint to append to a message: the nearest known name, or all of them when none is near; of
     many those in the same group (fedexp/…, algorithm.…), or the groups.

@@ -101,6 +101,8 @@ def text_table(text: str) -> pd.DataFrame:
     names = [str(name) for name in cells.iloc[0]]
     if pd.to_numeric(cells.iloc[0], errors="coerce").notna().any():
         raise DataError("its first line has numbers in place of names")
+    if any(not name or name.startswith("Unnamed: ") for name in names):
+        raise DataError("a column has no name (of pandas' index? write to_csv(..., index=False))")
     if len(set(names)) < len(names):
         raise DataError("its first line names a column twice")
     return cells[1:].set_axis(names, axis=1).reset_index(drop=True)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.descent_loops import descent
 from dpfl_cli.data.programs import built, built_or_none
 from dpfl_cli.data.threads import even_parts, in_threads, usable_threads
@@ -377,6 +377,14 @@ def shown(values: Tensor) -> Tensor:
             "privacy.diagnostics"
         )
     return opened(values)
+
+
+def number_shown(name: str, values: Any, runs: int) -> Tensor:
+    """[R] what is `shown` of a diagnostic that a method returned."""
+    is_now = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+    if is_now != [runs] and not isinstance(values, ClientValues):
+        raise ConfigError(f"diagnostic '{name}' is {is_now}: a number a run, a tensor [{runs}]")
+    return shown(values)
 
 
 def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:

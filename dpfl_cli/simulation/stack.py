@@ -28,8 +28,8 @@ from dpfl_cli.privacy.client_values import (
     Diagnostic,
     Unreleased,
     client_values,
+    number_shown,
     own_values,
-    shown,
     versions,
 )
 from dpfl_cli.privacy.draws import drawn_cohort
@@ -341,7 +341,8 @@ class Stack:
         marks those that diverged.
         """
         self.write_back()
-        plain = {name: shown(value) for name, value in diagnostics.items()}  # refused at once
+        runs = len(self.members)
+        plain = {name: number_shown(name, value, runs) for name, value in diagnostics.items()}
         due = [(run, member) for run, member in enumerate(self.members) if member.due]
         if not due:
             return

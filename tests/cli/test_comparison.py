@@ -215,7 +215,11 @@ def test_a_pivot_averages_seeds_only(grid: list[str], capsys: pytest.CaptureFixt
     values = [run["distance"] for run in listed(capsys, "--where", "dp.epsilon=2")]
     assert float(cells[0]["mean"]) == pytest.approx(sum(values[:2]) / 2)
     for form, said in (("--latex", r"$\pm$"), ("--markdown", "| fednew |"), ("--csv", "mean")):
-        assert said in dpfl(capsys, *words, "--cols", "dp.epsilon", form)
+        shown = dpfl(capsys, *words, "--cols", "dp.epsilon", form)
+        assert said in shown
+        assert "2.0000" in shown
+        for line in ("epsilon 2.0000 to 8.0000", "Guarantee: (epsilon, delta)-DP"):
+            assert (line in shown) is (form != "--csv")
     assert main([*words, "--cols", "dp"]) == 2
     assert "its runs differ in dp.epsilon; add that to" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dpfl_cli as dpfl
@@ -189,8 +190,8 @@ def test_errors_are_the_lines_of_the_command_line(call, says: str) -> None:
             lambda: dpfl.run(["seed=1"]),
             r"run: argument 0=\['seed=1'\]: input should be a valid str",
         ),
-        (lambda: dpfl.run(plugins="mine.py"), "run: argument plugins='mine.py': "),
-        (lambda: dpfl.runs(where=5), "runs: argument where.*=5: input should be"),
+        (lambda: dpfl.run(plugins="mine.py"), r"run: argument plugins='mine.py': .*\['mine.py'\]"),
+        (lambda: dpfl.runs(where=5), "runs: argument where=5: input should be"),
         (lambda: dpfl.curves([]), r"curves: argument 0.*; write \* before a list"),
         (lambda: dpfl.run(overrides=["a"]), "run: argument overrides=.*are strings, such as"),
         (
@@ -208,6 +209,15 @@ def test_wrong_arguments_are_refused_in_one_line(call, says: str) -> None:
     with pytest.raises(dpfl.ConfigError, match=f"dpfl.{says}") as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_paths_and_numbers_of_numpy_are_taken() -> None:
+    (run,) = dpfl.run("dp=cdp", *SMALL, quiet=True)
+    assert len(dpfl.curves(run.folder)) == len(dpfl.curves(run))
+    delta = np.float64(1e-3)
+    pd.testing.assert_frame_equal(dpfl.account(run.folder, delta), dpfl.account(run, 1e-3))
+    with pytest.raises(dpfl.ConfigError, match=r"--plugin nope\.py: cannot be read"):
+        dpfl.run(plugins=[Path("nope.py")])
 
 
 def test_a_single_runs_model_is_kept_and_a_grids_where_asked() -> None:

@@ -1211,6 +1211,26 @@ METHOD = '@algorithm("own", revision=1, paper="", unit="client")\nclass Own:\n  
         (METHOD + "pass", [], "class Own lacks its settings"),
         ("class Own: pass", [], "own.py: registers nothing; put @component over a class"),
         (
+            METHOD.replace("unit", 'trusts=["none", "locl"], unit') + "pass",
+            [],
+            "algorithm=own: trusts: locl: did you mean local?",
+        ),
+        (
+            METHOD.replace("unit", 'trusts=("none"), unit') + "pass",
+            [],
+            "algorithm=own: trusts='none': write a list of names",
+        ),
+        (
+            METHOD.replace("unit", 'trusts=["none"], proved=["central"], unit') + "pass",
+            [],
+            "algorithm=own: proved: central: choose from: none",
+        ),
+        (
+            METHOD.replace('"client"', '"clients"') + "pass",
+            [],
+            "algorithm=own: unit: clients: did you mean client?",
+        ),
+        (
             '@component("model", "own", revision=1, settings=Settings)\nclass Own(Network): pass',
             [],
             "class Own lacks network",

@@ -256,6 +256,7 @@ def test_a_damaged_table_is_one_line(tmp_path: Path, content: bytes) -> None:
         ("clients,a,targets\n7,1.5,0,99\n8,1.5,1,99\n", "not a table .*line 2"),
         ("1.5,0\n2.5,1\n", "first line has numbers in place of names"),
         ("a,targets,targets\n1,2,0\n3,4,1\n", "names a column twice"),
+        (",a,targets\n0,1,0\n1,3,1\n", "a column has no name"),
         ("a,b,targets\n1,2,0\n3,4\n", "column targets is empty in record 1"),
     ],
 )

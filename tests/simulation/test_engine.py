@@ -19,7 +19,7 @@ from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.client_values import diagnostic, opened
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation import execute, stack
@@ -301,6 +301,21 @@ def test_a_leaking_algorithm_is_stopped(
     (plan,) = plans_of("algorithm=fedavg", rounds=[2])
     batch = Stack([Member(plan)])
     with pytest.raises(PrivacyError, match=message):
+        batch.evaluate(batch.step())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_now"), [(lambda model: model, r"\[1, \d+\]"), (lambda _: 1.0, "float")]
+)
+def test_a_diagnostic_is_a_number_a_run(
+    wrong: Any, is_now: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        FedAvg, "round", lambda self, state, at: (state, {"own": wrong(state.server["model"])})
+    )
+    (plan,) = plans_of("algorithm=fedavg", rounds=[2])
+    batch = Stack([Member(plan)])
+    with pytest.raises(ConfigError, match=rf"diagnostic 'own' is {is_now}: .*tensor \[1\]"):
         batch.evaluate(batch.step())
 
 
