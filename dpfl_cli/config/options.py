@@ -25,6 +25,14 @@ def component_names(group: str) -> dict[str, str]:
     }
 
 
+def options_of(group: str, name: str) -> list[str]:
+    """The options that choose a component: its namesake, else all that do, itself where it is a
+    plugin's.
+    """
+    chosen = sorted(one for one, component in component_names(group).items() if component == name)
+    return [name] if name in chosen or not chosen else chosen
+
+
 def parameters(group: str, path: Path) -> list[tuple[str, str, str]]:
     """(key, default, comment) of every option that a config file sets, keys as on a command line.
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.options import options_of
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
@@ -27,7 +28,8 @@ def misfit(model: str, needs: str, info: DatasetInfo, choose: str) -> ConfigErro
     """What is said where a model and a dataset do not fit."""
     kind = "no classes" if info.classes is None else f"{info.classes} classes"
     return ConfigError(
-        f"model={model}: needs {needs}, but dataset={info.name} has records of shape "
+        f"model={' or '.join(options_of('model', model))}: needs {needs}, but "
+        f"dataset={info.name} has records of shape "
         f"{list(info.feature_shape)} and {kind}; choose {choose} or another model"
     )
 

@@ -8,7 +8,7 @@ import torch
 from dpfl_cli.algorithms.local import BatchSettings
 from dpfl_cli.config.component import CLIENT, RECORDS, UNLIMITED, components
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.options import component_names
+from dpfl_cli.config.options import options_of
 from dpfl_cli.config.schema import DpSettings, ParticipationSettings, RuntimeSettings
 from dpfl_cli.data.devices import pick_device
 from dpfl_cli.models.client_side import OWN_MODEL
@@ -104,7 +104,8 @@ def check_needs(algorithm: Choice, model: Choice) -> None:
     if missing:
         hint = _instead("model", lambda target: set(missing) <= target.provides)
         what = "gradients of single records" if missing[0] == "clipped_gradient" else missing[0]
-        raise ConfigError(f"{asking} needs {what}, which model={model.name} does not have; {hint}")
+        own = " or ".join(options_of("model", model.name))
+        raise ConfigError(f"{asking} needs {what}, which model={own} does not have; {hint}")
     penalty = model.settings.penalty if isinstance(model.settings, PenaltySettings) else "none"
     if penalty != "none" and not algorithm.target.proximal:
         hint = _instead("algorithm", lambda target: target.proximal)
@@ -253,13 +254,7 @@ def check_releases(plan: Plan) -> None:
 
 
 def _instead(group: str, fits: Callable[[Any], bool]) -> str:
-    """What to write: the options of a group whose classes fit; a component's namesake, else all
-    that choose it, itself where it is a plugin's.
-    """
-    options = component_names(group)
-    names: set[str] = set()
-    for name, found in components(group).items():
-        if fits(found.target):
-            chosen = {option for option, component in options.items() if component == name}
-            names |= {name} if name in chosen or not chosen else chosen
+    """What to write: the options of a group whose classes fit."""
+    fitting = (name for name, found in components(group).items() if fits(found.target))
+    names = {option for name in fitting for option in options_of(group, name)}
     return f"write {group}={' or '.join(sorted(names))}" if names else f"no {group} fits"

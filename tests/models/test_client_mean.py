@@ -468,8 +468,8 @@ def test_a_convolution_in_halves_is_the_whole_one(shape) -> None:
 @pytest.mark.parametrize(
     ("kind", "info", "said"),
     [
-        (Cnn5x5, IXI, "model=cnn5x5: needs images"),
-        (Cnn5x5, reddit(200), "model=cnn5x5: needs images"),
+        (Cnn5x5, IXI, "model=cnn_cifar or cnn_cifar_small or cnn_femnist: needs images"),
+        (Cnn5x5, reddit(200), "model=cnn_cifar or cnn_cifar_small or cnn_femnist: needs images"),
         (Vgg11, FEMNIST, "at least 32x32"),
         (Unet3d, CIFAR, "model=unet3d: needs volumes"),
         (Lstm2, CIFAR, "model=lstm2: needs sequences"),
