@@ -249,6 +249,8 @@ def _said(error: Exception) -> str:
         words = str(error.override)
         if words.endswith(".py"):
             return f"{words}: not an override; write --plugin {words} for what it has"
+        if re.fullmatch("[0-9a-f]{12}", words):
+            return f"{words}: a run, not an override; `dpfl runs show {words}` has its command"
         key, equals, value = words.partition("=")
         if key and equals and "'" not in value:
             return f"{words}: its value has signs that mean something; write \"{key}='{value}'\""
@@ -273,8 +275,8 @@ def _said(error: Exception) -> str:
     message = " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).strip()
     first = (message.splitlines() or [type(error).__name__])[0]
     if "--multirun" in message:
-        # "range(3) requires --multirun", or "Ambiguous value for argument 'seed=1,2'"
-        word = re.search(r"argument '([^']*)'", message)
+        # "Sweep parameters 'seed=range(3)' requires --multirun", or "... for argument 'seed=1,2'"
+        word = re.search(r"(?:argument|parameters) '([^']*)'", message)
         found = word[1] if word else first.split(" requires")[0]
         return f"{found}: several values make a grid; add -m to dpfl run, elsewhere give one"
     for pattern, meaning in OF_HYDRA.items():

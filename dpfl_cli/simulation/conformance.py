@@ -340,17 +340,18 @@ def leaks(play: Play) -> Iterator[Fault]:
 
 
 def company(plans: Sequence[Plan], federations: Sequence[Federation]) -> Iterator[Fault]:
-    """Whether what the last of some runs comes to depends on those beside it: what is reduced over
-    all axes mixes runs, and then its price is not that of its own, nor would a play show others'
-    data.
+    """Whether what the last of some runs comes to is another beside others than beside itself: what
+    is reduced over all axes mixes runs, and then its price is not that of its own, nor would a play
+    show others' data. (As many runs in both plays: rounding may depend on their number.)
     """
-    both = Play(plans, federations, replay=False)
-    one = Play(plans[-1:], federations[-1:], replay=False)
-    for number, states in enumerate(zip(both.states, one.states, strict=True)):
+    count = len(plans)
+    mixed = Play(plans, federations, replay=False)
+    alike = Play([plans[-1]] * count, [federations[-1]] * count, replay=False)
+    for number, states in enumerate(zip(mixed.states, alike.states, strict=True)):
         for side in ("server", "clients"):
             beside, alone = (getattr(state, side) for state in states)
             for name, value in beside.items():
-                if not _same(torch.cat([opened(value)[-1:], opened(alone[name])])):
+                if not _same(torch.cat([opened(value)[-1:], opened(alone[name])[-1:]])):
                     kind = side.removesuffix("s")
                     fault = f"{kind} state '{name}' after round {number} depends on the runs beside"
                     yield "influence", f"{fault} its own: keep the first axis apart (dim=1)"
