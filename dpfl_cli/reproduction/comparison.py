@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -71,6 +71,11 @@ class Sample:
         return self._with(other, "/", operator.truediv)
 
     __radd__, __rmul__ = __add__, __mul__
+
+    def __lt__(self, other: object) -> NoReturn:
+        raise ConfigError(f"{self.text}: seeds differ; yield below(a, b) or above(a, b), not a < b")
+
+    __gt__ = __le__ = __ge__ = __lt__
 
 
 def _sample(given: Sample | float) -> Sample:

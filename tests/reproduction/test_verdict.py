@@ -7,6 +7,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -328,3 +330,12 @@ def test_cells_of_like_noise_are_pooled_over_a_measure() -> None:
     assert pooled([one, noisy]) == pooled([one, flat]) == {}
     assert pooled([flat]) == {(*flat.group, 3): (0.0, 2)}
     assert stats.bartlett([1.0, 1.1, 0.9], [9, 0, -5]).pvalue < EQUAL_VARIANCES
+
+
+@pytest.mark.parametrize("compared", [operator.lt, operator.le, operator.gt, operator.ge])
+def test_samples_are_not_compared_as_numbers_are(compared: Any) -> None:
+    """Their seeds differ, and a claim that yields a boolean would hide by how much."""
+    one = Sample(pd.Series([1.0, 2.0]), "loss", "loss")
+    for other in (one, 3.0):
+        with pytest.raises(ConfigError, match=r"loss: .* yield below\(a, b\) or above\(a, b\)"):
+            compared(one, other)
