@@ -15,7 +15,7 @@ from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import descended
 from dpfl_cli.privacy.draws import Batch, FreshLaw
 from dpfl_cli.privacy.record_bounds import mean_clipped
-from dpfl_cli.privacy.releases import ReleaseSpec, Setup
+from dpfl_cli.privacy.releases import REFILLED, ReleaseSpec, Setup
 
 GRADIENT = (
     "mean of the records' gradients clipped to C: sensitivity 2C / m (replace_one), C / m "
@@ -66,12 +66,7 @@ def gradient_release(settings: RecordSettings, run: Setup) -> ReleaseSpec:
         return spec
     if run.relation == "add_or_remove" and settings.sampling != "poisson":
         # of one step, or of as many records as the smallest client has, no rate or parts tell it
-        raise ConfigError(
-            "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its "
-            "place, so that batches have the sensitivity of replacing; write "
-            "dp.relation=replace_one or zero_out, algorithm.sampling=poisson or "
-            "algorithm.batch_size=null"
-        )
+        raise ConfigError(f"{REFILLED}, algorithm.sampling=poisson or algorithm.batch_size=null")
     records = run.fewest()
     if settings.sampling == "epoch_permutation":
         epoch = records // size  # steps that are of disjoint parts

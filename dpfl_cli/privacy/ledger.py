@@ -300,8 +300,9 @@ class BatchLedger:
         """[R, 2] the address and the part of the last batch of every run that was released, to be
         written to; -1 before the first.
         """
-        none = np.full((len(self.started), 2), -1)
-        return self._batches.setdefault(stream, none)
+        if stream not in self._batches:
+            self._batches[stream] = np.full((len(self.started), 2), -1)
+        return self._batches[stream]
 
     def batches_of(self, run: int) -> LastBatches:
         """Stream -> the last batch that one run released."""

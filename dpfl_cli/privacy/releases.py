@@ -19,6 +19,10 @@ from dpfl_cli.privacy.client_values import ClientValues
 from dpfl_cli.privacy.draws import Batch, HidingLaw, Sampling
 from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity, Shape, check_rate
 
+REFILLED = (
+    "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its place, so "
+    "that batches have the sensitivity of replacing; write dp.relation=replace_one or zero_out"
+)
 Trust = Literal["none", "local", "central", "secure_aggregation"]
 
 

@@ -14,7 +14,7 @@ from dpfl_cli.data.devices import pick_device
 from dpfl_cli.models.client_side import OWN_MODEL
 from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.privacy.nominal import FORMULAS
-from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.privacy.releases import REFILLED, ReleaseSpec
 from dpfl_cli.privacy.views import CONVENTIONS
 from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
 
@@ -227,11 +227,7 @@ def check_releases(plan: Plan) -> None:
         )
     replaced = [spec for spec in of_batches if spec.disjoint > 1 or spec.batch != "poisson"]
     if plan.dp.relation == "add_or_remove" and replaced:
-        raise ConfigError(
-            "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its "
-            "place, so that batches have the sensitivity of replacing; write "
-            "dp.relation=replace_one or zero_out, or draw batches by algorithm.sampling=poisson"
-        )
+        raise ConfigError(f"{REFILLED}, or draw batches by algorithm.sampling=poisson")
     groups: dict[str, ReleaseSpec] = {}
     for spec in plan.specs:
         first = groups.setdefault(spec.group or spec.name, spec)
