@@ -240,13 +240,18 @@ class Reproduced:
 
 @_typed
 def reproduce(
-    *names: str, scale: str = "quick", plugins: Sequence[str] = (), quiet: bool = False
+    *names: str,
+    scale: str = "quick",
+    seeds: int | range | None = None,
+    plugins: Sequence[str] = (),
+    quiet: bool = False,
 ) -> list[Reproduced]:
     """Makes artifacts, as `dpfl reproduce NAMES scale=SCALE` does. Those of a paper, or of all,
     whose data are not here are left out.
 
     Args:
       names: "fedexp/table4", a paper, "all", or a file of your own.
+      seeds: so many, 0, 1, ..., or which, in place of the declared ones; for a folder of their own.
       quiet: without progress.
     """
     from dpfl_cli.papers import select
@@ -268,7 +273,11 @@ def reproduce(
         load_plugins(plugins)
         pass_on(plugins)
         size, outputs = check_scale(scale), outputs_dir()
-        chosen = possible(select(names), names, size, RunStore(outputs))
+        found = select(names)
+        if seeds is not None:
+            which = range(seeds) if isinstance(seeds, int) else seeds
+            found = [one.with_seeds(size, which) for one in found]
+        chosen = possible(found, names, size, RunStore(outputs))
         say = (lambda line: None) if quiet else partial(print, file=sys.stderr)
         absent = partial(left_out, names, [])
         made = make(chosen, size, outputs, say, quiet, without=absent)

@@ -1,6 +1,7 @@
 """`dpfl reproduce`: tables and figures of the papers, beside the papers' own numbers.
 
 dpfl reproduce fedexp/table4 [fedexp/fig1 ...] | fedexp | all | mine.py  [scale=smoke|quick|paper]
+[seeds=12|5-16]
 --list and --check-published are of all where nothing is named.
 """
 
@@ -8,6 +9,7 @@ import argparse
 import contextlib
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,9 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words",
         nargs="*",
-        metavar="ARTIFACT | scale=SCALE",
+        metavar="ARTIFACT | scale=SCALE | seeds=SEEDS",
         help="<paper>/<id>, a paper, all, or a Python file of your own; "
-        "scale=smoke|quick|paper (default: quick)",
+        "scale=smoke|quick|paper (default: quick); seeds=12 (0 to 11) or seeds=5-16 in place of "
+        "the declared ones, for a folder of their own",
     )
     add_plugin_option(parser)
     flags = {
@@ -70,19 +73,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.check_published and not Path(args.check_published).is_dir():  # names an artifact
         args.words, args.check_published = [*args.words, args.check_published], ""
-    scales = [word for word in args.words if word.startswith("scale=")]
-    names = [word for word in args.words if word not in scales]
+    scales, seeds = (
+        [word for word in args.words if word.startswith(start)] for start in ("scale=", "seeds=")
+    )
+    names = [word for word in args.words if word not in (*scales, *seeds)]
     for word in names:
         if "=" in word:
-            raise ConfigError(f"{word}: reproduce takes artifacts and scale=…, no other setting")
+            raise ConfigError(f"{word}: reproduce takes artifacts, scale=… and seeds=…")
     showing = args.list or args.check_published is not None
-    if scales and showing:
-        raise ConfigError(f"{scales[0]}: --list and --check-published are of every scale; drop it")
-    if not (names or showing) or len(scales) > 1:
+    if showing and (given := scales + seeds):
+        raise ConfigError(f"{given[0]}: --list and --check-published are of every scale; drop it")
+    if not (names or showing) or len(scales) > 1 or len(seeds) > 1:
         raise ConfigError(
             "reproduce what? Give an artifact, a paper or all, and at most one scale, as dpfl "
             "reproduce fedexp/fig1 scale=quick (dpfl reproduce --list)"
         )
+    if seeds and args.publish:
+        raise ConfigError(f"{seeds[0]}: what is published has the declared seeds; drop it")
     from dpfl_cli.papers import artifacts as papers
     from dpfl_cli.papers import select
 
@@ -101,6 +108,9 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.simulation.store import RunStore
 
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
+    if seeds:
+        which = _seeds(seeds[0])
+        chosen = [one.with_seeds(scale, which) for one in chosen]
     artifacts = possible(chosen, names, scale, RunStore(outputs_dir()))
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:
@@ -136,9 +146,20 @@ def execute(args: argparse.Namespace) -> int:
     gaps += [f"{one.job.artifact.name}: {gap}" for one in made for gap in one.gaps]
     for gap in gaps:
         print(f"dpfl: {gap}", file=sys.stderr)
+    if seeds:  # the report is of what is declared
+        return EXIT_FAILED if gaps else 0
     known = papers() | {one.name: one for one in artifacts}
     print(write_report(outputs, known, os.environ[COMMAND], [one.name for one in artifacts]))
     return EXIT_FAILED if gaps else 0
+
+
+def _seeds(word: str) -> range:
+    """Those of seeds=12 or seeds=5-16; none of what is neither."""
+    found = re.fullmatch(r"seeds=(?:(\d{1,9})-)?(\d{1,9})", word)
+    if found is None:
+        return range(0)
+    first, last = found.groups()
+    return range(int(last)) if first is None else range(int(first), int(last) + 1)
 
 
 def left_out(

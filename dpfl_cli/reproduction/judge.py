@@ -157,7 +157,7 @@ def judge(
         made.append((claim, comparisons, standing_in if "standin" in origins else ""))
     claimed = [one for _, (many, _), _ in made for one in many]
     variances = pooled(claimed)
-    before = recorded().get(artifact.name, {}).get(scale, {})
+    before = recorded().get(artifact.name, {}).get(artifact.folder(scale), {})
     found = []
     for claim, comparisons, origin in made:
         finding, each, reason = _finding(*comparisons, variances)

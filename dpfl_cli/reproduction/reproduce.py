@@ -163,7 +163,7 @@ def produce(
         if outcome.status == "failed"
     ]
     verdicts = judge(artifact, job.scale, rows, job.data)
-    folder = artifact_folder(store.outputs, artifact.name, job.scale)
+    folder = artifact_folder(store.outputs, artifact.name, artifact.folder(job.scale))
     new = sum(not outcome.cached for outcome in outcomes.values())
     edges = edges_text(artifact, rows)
     kept = bool(gaps) and read_folder(folder).complete

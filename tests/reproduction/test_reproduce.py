@@ -687,6 +687,51 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: Any, monkeypatch: pytest.Mon
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+def test_seeds_of_ones_own_have_a_folder_of_their_own(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    path = tmp_path / "mine.py"
+    own = MINE.replace("CELL", "distance")
+    path.write_text(own.replace('shows="', 'notes=["Said."], shows="'))
+    folder = tmp_path / "outputs/artifacts/local/mine"
+    assert main(["reproduce", str(path), "--quiet"]) == 0
+    declared = (folder / "quick/table.md").read_bytes()
+    capsys.readouterr()
+    assert main(["reproduce", str(path), "seeds=1-3"]) == 0
+    said = capsys.readouterr()
+    assert "6 runs, 4 to do" in said.err  # two are those of the declared ones
+    assert said.out.split() == [str(folder / "quick-seeds-1-3")]
+    page = (folder / "quick-seeds-1-3/table.md").read_text()
+    assert "3 seeds" in page
+    assert "- Said.\n- Seeds 1 to 3 were asked for, in place of the 2 that are declared" in page
+    assert "`dpfl reproduce mine.py scale=quick seeds=1-3`" in page
+    table = pd.read_csv(folder / "quick-seeds-1-3/table.csv")
+    assert sorted(table["seed"].dropna().unique()) == [1, 2, 3]
+    assert (folder / "quick/table.md").read_bytes() == declared
+    assert main(["reproduce", str(path), "seeds=4", "--commands"]) == 0
+    assert "'seed=range(4)'" in capsys.readouterr().out
+
+
+def test_seeds_asked_for_are_of_every_run_and_of_nothing_that_is_not_trained() -> None:
+    def several(scale: Scale) -> Iterator[Run]:
+        for one in runs(scale):
+            yield dataclasses.replace(one, seeds=[7])
+
+    asked = changed(runs=several).with_seeds("quick", range(4, 8))
+    assert {cell.seed for cell in requests(asked, "quick")} == {4, 5, 6, 7}
+    assert asked.size("quick").minutes == pytest.approx(0.1 * 4 / 3)
+    assert {cell.seed for cell in requests(asked, "smoke")} == {4, 5, 6, 7}
+    untrained = papers.artifacts()["fedexp/table1"]
+    assert untrained.with_seeds("paper", range(9)) is untrained
+    small = papers.artifacts()["fedexp/fig1"]
+    usual, more = requests(small, "smoke"), requests(small.with_seeds("smoke", range(2)), "smoke")
+    assert {cell.plan.clients for cell in more} == {cell.plan.clients for cell in usual}
+    for wrong in (range(0), range(5, 5), range(-1, 3), range(0, 9, 2), range(3, 0, -1)):
+        with pytest.raises(ConfigError, match="say how many"):
+            ONE.with_seeds("quick", wrong)
+
+
 NUMBERS_OF_ONES_OWN = "measure,method,value,std\ndistance,fedexp,0.5,0.1\ndistance,fedavg,2.0,\n"
 
 
@@ -938,7 +983,14 @@ def test_a_file_of_ones_own_with_a_method_of_ones_own(
     [
         (["fedexp/tabel4"], "did you mean fedexp/table4?"),
         (["fedexp", "scale=quik"], "did you mean quick?"),
-        (["fedexp", "seed=1"], "takes artifacts and scale="),
+        (["fedexp", "seed=1"], "takes artifacts, scale=… and seeds=…"),
+        (["fedexp/fig1", "seeds=few"], "say how many, 12 for 0 to 11"),
+        (["fedexp/fig1", "seeds=0"], "say how many"),
+        (["fedexp/fig1", "seeds=9-5"], "say how many"),
+        (["fedexp/fig1", "seeds=1001"], "those from 1000 on are a search's"),
+        (["fedexp/fig1", "seeds=3", "seeds=4"], "at most one scale"),
+        (["fedexp/fig1", "seeds=3", "--publish"], "has the declared seeds"),
+        (["--list", "seeds=3"], "drop it"),
         ([], "reproduce what?"),
         (["nothing.py"], "nothing.py: cannot be read"),
     ],
