@@ -43,6 +43,10 @@ FRESHLY = (
     "30 seeds (100 to 129), declared after a page with the seeds 0 to {last} had left claims "
     "undecided; none of those has a part in this one"
 )
+AVERAGED = (
+    "After every round the mean of the last two models is evaluated, of every method alike; the "
+    "paper takes it as the final model, against DP-FedEXP's oscillation (appendix G.1)."
+)
 PROBLEM = (
     "Ours, for the paper does not say: the gradient is that of half the squared residual, which "
     "the paper's step sizes imply; u_i has standard deviation 0.1, m_i is a vector; start at 0."

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from dpfl_cli.papers.fedexp import (
+    AVERAGED,
     COMPARED,
     DIMENSION,
     FRESH,
@@ -354,7 +355,7 @@ fig2_left = Artifact(
         "descent in every round (equation 12, with the squares that appendix F leaves out), and "
         "the order of the privacy error, sqrt(d / M) of local and d / M of central noise. The "
         "theorems' bounds as a whole were not, for O() hides their constants.",
-        "Distances are of the mean of the last two models. Their spread between seeds is mostly "
-        "that of the norm of the optimum; relative distances divide it out.",
+        f"{AVERAGED} Distances are of that; their spread between seeds is mostly that of the norm "
+        "of the optimum, which relative distances divide out.",
     ],
 )

@@ -135,9 +135,9 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             "fast",
             f"{which} reaches DP-FedGD's {final}, also when DP-FedGD takes its best step of the "
             "grid",
-            f"sections 6.2 and 6.6, {figure}",
+            "ours",
             reaches(method, "FGD"),
-            note=f"{FROM_1}; {OF_ROUND_15}; {SOON}",
+            note=f"{OF_ROUND_15}; {SOON}",
             readings={
                 "to within one point": {"by": -1},
                 "before round 30": {"before": 30},
@@ -179,8 +179,10 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             "DP-SCAFFOLD starts slowly: it is behind DP-FedGD in rounds 5 to 20 at every epsilon",
             f"section 6.2, {figure}",
             early("FGD", "Scaf", low=0.0),
-            note=f"rounds 5 to 20 are ours; {WHOLE}",
-            readings={**WITH_SHARES, **ROUND_5},
+            note="the paper says that it starts slowly, and has it behind DP-FedGD in general, at "
+            "lower epsilons; that DP-FedGD is the measure, and every epsilon and every round from "
+            f"5 to 20, are ours; {WHOLE}",
+            readings={**WITH_SHARES, **ROUND_5, TYPICALLY: mostly("FGD", "Scaf", low=0.0)},
         ),
         outperforms(method, figure),
     ]

@@ -15,6 +15,7 @@ from dpfl_cli.papers.fednew._claims import (
     acc,
     ahead,
     cells,
+    comparable,
     everywhere,
     in_most,
     level_with,
@@ -261,6 +262,7 @@ table8 = compared(
     "the whole noise, which the paper's curves need and secure aggregation does not.",
     claims=[
         *everywhere("Table 8", BOTH),
+        comparable(8),
         outperforms("FN", "Table 8"),
         Claim(
             "scaffold_behind",

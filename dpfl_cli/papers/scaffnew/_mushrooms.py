@@ -222,7 +222,7 @@ def proved(rows: Rows) -> Comparisons:
 
 
 @claim(
-    "section 2, Theorem 1 without noise",
+    "section 2, Theorem 1 without noise; section 3.1, Observation 4",
     "holds",
     note="nothing is random without noise; the numbers are ours",
 )

@@ -71,8 +71,9 @@ def _claims() -> Iterator[Claim]:
     first = "section 3.1, Observation 1"
     both: Where = {"task": "cifar10", "method": METHODS, "C": 10.0}
     left = (
-        "the paper says that one of its numbers of local steps is best; whether another than this "
-        "one is, stays open here. v = 8/m^2, by which there is noise, is ours"
+        "the paper says that one of its numbers of local steps is best; a failure tells of this "
+        "one alone, and whether another is stays open here. v = 8/m^2, by which there is noise, is "
+        "ours"
     )
     for name, eps, part in (("c1_full", 0.5, 2), ("c1_any_full", 3.3, 10)):
         yield Claim(
