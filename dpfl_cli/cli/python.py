@@ -255,6 +255,7 @@ def reproduce(
       quiet: without progress.
     """
     from dpfl_cli.papers import select
+    from dpfl_cli.reproduction.grid import with_seeds
     from dpfl_cli.reproduction.reproduce import check_scale
     from dpfl_cli.reproduction.reproduce import reproduce as make
     from dpfl_cli.reproduction.tables import CSV, from_csv
@@ -276,7 +277,7 @@ def reproduce(
         found = select(names)
         if seeds is not None:
             which = range(seeds) if isinstance(seeds, int) else seeds
-            found = [one.with_seeds(size, which) for one in found]
+            found = [with_seeds(one, size, which) for one in found]
         chosen = possible(found, names, size, RunStore(outputs))
         say = (lambda line: None) if quiet else partial(print, file=sys.stderr)
         absent = partial(left_out, names, [])

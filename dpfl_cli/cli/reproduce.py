@@ -101,7 +101,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.check_published is not None:
         return _check(args.check_published, chosen)
 
-    from dpfl_cli.reproduction.grid import commands
+    from dpfl_cli.reproduction.grid import commands, with_seeds
     from dpfl_cli.reproduction.published import publish_artifact
     from dpfl_cli.reproduction.report import write_report
     from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
@@ -110,7 +110,7 @@ def execute(args: argparse.Namespace) -> int:
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
     if seeds:
         which = _seeds(seeds[0])
-        chosen = [one.with_seeds(scale, which) for one in chosen]
+        chosen = [with_seeds(one, scale, which) for one in chosen]
     artifacts = possible(chosen, names, scale, RunStore(outputs_dir()))
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:

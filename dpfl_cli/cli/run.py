@@ -224,8 +224,9 @@ def _privacy(plans: "Sequence[Plan]") -> list[str]:
     }
     if len(distinct) > PRICED:
         return [f"privacy: of {len(distinct)} kinds of runs; `dpfl calibrate` tells of one"]
-    return [
+    lines = [
         f"privacy: {plan.algorithm.name}, dp={plan.dp.name}: {line}"
         for plan, ledger in distinct.values()
         for line in privacy_lines(plan, privacy_report(plan, ledger))
     ]
+    return list(dict.fromkeys(lines))

@@ -150,6 +150,7 @@ def narrowed(
         key = sort.removeprefix("-")
         check("--sort", key)
         rows.sort(key=lambda pair: order(pair[1].get(key)), reverse=sort != key)
+        rows.sort(key=lambda pair: pair[1].get(key) is None)  # runs that have none come last
     return [record for record, _ in rows]
 
 

@@ -135,9 +135,16 @@ def _merged(*words: str) -> DictConfig:
         return _own(compose("config", list(words)))
 
 
+@lru_cache(maxsize=MOST_KEPT)
+def composed(*words: str) -> dict[str, Any]:
+    """The config of some overrides, kept, and not to be changed."""
+    return compose_config(words)
+
+
 def options_changed() -> None:
     """Options of groups are no longer what they were: configs are composed of them anew."""
     _merged.cache_clear()
+    composed.cache_clear()
 
 
 def compose_jobs(

@@ -123,7 +123,8 @@ class Arrays(Kept):
                 f"a record, and the training records have {list(info.feature_shape)}"
             )
         encoded = _encoded(test["targets"], labels, "dataset.test_path")
-        return Dataset(info, train, Records(tested.astype(features.dtype), encoded), natural)
+        tests = Records(tested.astype(features.dtype), encoded)
+        return Dataset(info, train, tests, natural, tests_held=held > 0)
 
 
 @component("partitioner", "file", revision=1, settings=OwnFile)
@@ -215,6 +216,8 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
     except Exception as error:  # there is no list of what reading a damaged one raises
         known = isinstance(error, pd.errors.ParserError | pd.errors.EmptyDataError | DataError)
         what = str(error).strip().partition("\n")[0] if known else type(error).__name__
+        if isinstance(error, UnicodeDecodeError):
+            what = "no text in UTF-8: save it as that"
         raise DataError(f"{where}: not a table ({what})") from error
     given: dict[str, ndarray] = {}
     for kind, name in (("targets", settings.targets), ("clients", settings.clients)):
@@ -226,16 +229,19 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
         elif name != "clients":
             columns = shorten(", ".join(map(str, table)), 100, placeholder=" ...")
             raise DataError(
-                f"{where}: no column {name}; its columns are {columns}: name that with {kind}, "
-                f"as dataset.{kind}={list(table)[-1]}"
+                f"{where}: no column {name}; its columns are {columns}: name that with {kind}, as "
+                f"dataset.{kind}=COLUMN"
             )
     for name in map(str, table):
         numbers = pd.to_numeric(table[name].replace({"True": 1, "False": 0}), errors="coerce")
         good = np.isfinite(numbers.to_numpy(np.float64, na_value=np.nan)) & table[name].notna()
         if not good.all() or table[name].dtype.kind in "mM":
+            record, how = good.argmin(), "write categories as numbers, as pandas.get_dummies does"
+            what = "no finite number"
+            if str(table[name].iloc[record]).strip().lower() in ("", "nan", "none", "nat"):
+                what, how = "empty", "fill it (with a mean of the records no epsilon would hold)"
             raise DataError(
-                f"{where}: column {name} is no finite number in record {good.argmin()}; leave it "
-                "out, or write categories as numbers, as pandas.get_dummies does"
+                f"{where}: column {name} is {what} in record {record}; leave it out, or {how}"
             )
         table[name] = numbers.astype(np.float64)
     return {"features": table.to_numpy(np.float64), **given, "columns": np.array([*table], str)}

@@ -143,7 +143,7 @@ class Bank(Kept):
         details = {"test_split": LEAKAGE} if "test" in files else {}
         shape = records.features.shape[1:]
         info = DatasetInfo("bank", "real", sha256, shape, 2, len(rows), details=details)
-        return Dataset(info, records, test)
+        return Dataset(info, records, test, tests_held=True)
 
 
 def _files(settings: BankSettings) -> Files:

@@ -78,6 +78,7 @@ class Dataset:
         synthetic problem.
       test_natural: [N_test] client number of each test record, where the clients have test records
         of their own.
+      tests_held: the test records were held out of those that clients would have.
     """
 
     info: DatasetInfo
@@ -86,6 +87,12 @@ class Dataset:
     natural: ndarray | None = None
     truth: Mapping[str, ndarray] = field(default_factory=dict)
     test_natural: ndarray | None = None
+    tests_held: bool = False
+
+    @property
+    def tests_owned(self) -> bool:
+        """Whether test records are clients' own, so that metrics on them tell of private data."""
+        return self.tests_held or self.test_natural is not None
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,8 @@ class LibsvmDataset(Kept):
             records=used(cls.name, "records", settings.records, size - held, note),
         )
         train, test = lazy_records(lambda: _records(read(), dimension, held, settings))
-        return Dataset(info, train, test if held or paths[1:] else None)
+        tests = test if held or paths[1:] else None
+        return Dataset(info, train, tests, tests_held=held > 0)
 
 
 @component("dataset", "libsvm", revision=1, settings=LibsvmSettings)

@@ -180,7 +180,8 @@ class Pictures(Kept):
                 lambda: pictures.labels(part)[rows],
             )
 
-        return Dataset(info, records("train", train), records(test_part, test))
+        tests = records(test_part, test)
+        return Dataset(info, records("train", train), tests, tests_held=test_part == "train")
 
 
 class Origin(NamedTuple):

@@ -29,17 +29,7 @@ class ClientMeanSettings(NetworkSettings):
 class ClientMeanNetwork(Network):
     """A network with `ClientMeanSettings`; metrics accuracy and test_error = 100 - accuracy in
     percent, and test_loss.
-
-    Attributes:
-      test_metrics: names of the metrics that look at test records, which belong to clients where
-        the dataset says whose they are.
     """
-
-    test_metrics = frozenset({"accuracy", "test_error", "test_loss"})
-
-    def unreleased(self) -> frozenset[str]:
-        owned = any(federation.dataset.test_natural is not None for federation in self.federations)
-        return super().unreleased() | (self.test_metrics if owned else frozenset())
 
     def test_weights(self, federation: Federation, tests: Records) -> np.ndarray:
         return shares_of(federation, self.settings.average, self.test_sizes(tests))

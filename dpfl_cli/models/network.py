@@ -45,7 +45,7 @@ from dpfl_cli.privacy.record_bounds import record_mean
 PASS_BYTES = 64 << 20  # of what a thread's pass keeps for its backward pass
 DEVICE_BYTES = 2 << 30  # the same of a device's
 PASS_RECORDS = 1000  # in a pass, at most
-CLIPPED_RECORDS, CLIPPED_VALUES = 25, 1 << 25  # whose gradients are made at once, and their numbers
+CLIPPED_VALUES = 1 << 25  # numbers of gradients that are made at once
 
 _dimensions: dict[tuple[Any, str, str], int] = {}  # by what networks are made from, for a grid
 Weighted = tuple[Records, np.ndarray, np.ndarray]  # some records of a pool, and their weights
@@ -64,6 +64,7 @@ class Network(Objective):
     unreleased_metrics = frozenset({"train_loss"})
     at_once = True  # its minibatch gradients can be one call of vmap over the parameters too
     by_layers = False  # its layers are those of `layer_gradients`
+    clipped_records = 25  # whose gradients are made at once, at most
 
     def __init__(self, settings: Any, federations: list[Federation], *rest: Any) -> None:
         super().__init__(settings, federations, *rest)
@@ -151,7 +152,7 @@ class Network(Objective):
     def workspace(cls, settings: Any, info: DatasetInfo, clients: int) -> int:
         """What all threads hold at once: a pass, gradients of some records, and the parameters."""
         d = cls.dimension_of(settings, info)
-        values = 2 * max(d, min(CLIPPED_RECORDS * d, CLIPPED_VALUES)) + 3 * d
+        values = 2 * max(d, min(cls.clipped_records * d, CLIPPED_VALUES)) + 3 * d
         return torch.get_num_threads() * (PASS_BYTES + cls.dtype.itemsize * values)
 
     def initial(self, streams: Streams) -> Tensor:
@@ -314,7 +315,7 @@ class Network(Objective):
         """
         most = self._pass_records
         if not self.by_layers:
-            most = min(CLIPPED_RECORDS, max(1, CLIPPED_VALUES // self.dimension), most)
+            most = min(self.clipped_records, max(1, CLIPPED_VALUES // self.dimension), most)
         for inputs, targets, places in self._passes(part, most):
             own = self._named(part.values, needs_gradient=self.by_layers)
             each = self.record_gradients(own, inputs, targets)

@@ -26,7 +26,9 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 def misfit(model: str, needs: str, info: DatasetInfo, choose: str) -> ConfigError:
     """What is said where a model and a dataset do not fit."""
-    kind = "no classes" if info.classes is None else f"{info.classes} classes"
+    kind = f"{info.classes} classes"
+    if info.classes is None:
+        kind = "no classes (targets that are floats: labels are whole numbers or texts)"
     return ConfigError(
         f"model={' or '.join(options_of('model', model))}: needs {needs}, but "
         f"dataset={info.name} has records of shape "
@@ -54,6 +56,7 @@ class Objective(ABC):
       held: the same on the host.
       info: of the dataset.
       dtype: float64 for convex problems, float32 for networks.
+      test_metrics: names of the metrics that look at test records.
       unreleased_metrics: names of the metrics that look at clients' records, and so are covered by
         no epsilon.
       solver_residual: relative residual at which `damped_solve` stops, where that is not small
@@ -71,6 +74,7 @@ class Objective(ABC):
     solver_residual: float = 0.0
     provides: frozenset[str] = frozenset()
     unreleased_metrics: frozenset[str] = frozenset()
+    test_metrics: frozenset[str] = frozenset({"accuracy", "test_error", "test_loss"})
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A class that says anew what a gradient is takes steps by it: the faster `local_descent`
@@ -153,10 +157,12 @@ class Objective(ABC):
 
     def unreleased(self) -> frozenset[str]:
         """Names of metrics that look at clients' records, where it has them: `unreleased_metrics`,
-        and what settings ask for.
+        what settings ask for, and `test_metrics` where test records are clients' own.
         """
         asked = getattr(self.settings, "gradient_quantiles", False)
-        return self.unreleased_metrics | (QUANTILES if asked else set())
+        owned = any(federation.dataset.tests_owned for federation in self.federations)
+        more = (QUANTILES if asked else set()) | (self.test_metrics if owned else set())
+        return self.unreleased_metrics | more
 
     def asked_quantiles(self, parameters: Tensor) -> dict[str, Tensor]:
         """`gradient_quantiles` at global parameters [R, d], where the model has a setting of this

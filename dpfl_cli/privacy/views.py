@@ -27,6 +27,8 @@ def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
 
     The mean of M messages with noise N(0, std^2) each has noise N(0, std^2 / M), and one client
     moves it by sensitivity / M: one Gaussian release of the federation, of multiplier z sqrt(M).
+    That is all where the method makes nothing else of the messages: a server step from the norms of
+    single ones (DP-FedEXP's) shows in the next means, and is not priced here.
     It is defined for Gaussian vectors of whole clients, which send one contribution each.
     """
     entries = []

@@ -13,10 +13,10 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -257,7 +257,7 @@ class Artifact:
       runs_of: another artifact's name, where the runs are that one's.
       notes: own choices that the paper does not give, and what else a reader has to know; scale ->
         text: on its page alone.
-      asked: the seeds of a command (`with_seeds`), in place of all that are declared.
+      asked: the seeds of a command (`grid.with_seeds`), in place of all that are declared.
     """
 
     paper: Paper | None = None
@@ -324,31 +324,6 @@ class Artifact:
         """The seeds of a run at a scale; one where nothing is trained."""
         which = self.asked or listed(run.seeds) or self.size(scale).which
         return which if self.trains else range(1)
-
-    def with_seeds(self, scale: Scale, seeds: range) -> Self:
-        """The same with other seeds than those that are declared at a scale.
-
-        Raises:
-          ConfigError: there are none, or a search has some of them.
-        """
-        if not seeds or seeds.step != 1 or not 0 <= seeds[0] <= seeds[-1] < SEARCH_SEEDS[0]:
-            raise ConfigError(
-                "seeds=…: say how many, 12 for 0 to 11, or which, 5-16; those from "
-                f"{SEARCH_SEEDS[0]} on are a search's"
-            )
-        if not self.trains:
-            return self
-        size = self.size(scale)
-        note = (
-            f"Seeds {seeds[0]} to {seeds[-1]} were asked for, in place of the {len(size.which)} "
-            "that are declared. Intervals are of 95 % where that was settled before any result was "
-            "seen; what more seeds are to decide is best judged by new ones alone."
-        )
-        if size is not TRIAL:
-            minutes = size.minutes * len(seeds) / len(size.which)
-            size = replace(size, seeds=seeds, minutes=minutes)
-        sizes = {**self.sizes, scale: size}
-        return replace(self, sizes=sizes, notes=(*self.notes, note), asked=seeds)
 
     def folder(self, scale: Scale) -> str:
         """The name of its folder."""

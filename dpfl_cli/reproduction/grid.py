@@ -3,12 +3,12 @@
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.compose import composed
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.identity import flat, text_of
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, TRIAL, Artifact, Run, Scale
@@ -35,8 +35,6 @@ SMALL = {  # the largest values of a trial's configs
     "partitioner.uniform_records": 10,
 }
 
-_composed = lru_cache(maxsize=512)(compose_config)  # configs that are not to be changed
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -50,7 +48,7 @@ class Cell:
         values = {**self.run.values, "seed": self.seed}
         # a target is composed too: a mechanism's default noise, say, gives way to it
         target = [f"dp.epsilon={value}"] if (value := values.get("dp.epsilon")) is not None else []
-        return with_values(_composed((*target, *self.run.overrides)), values)
+        return with_values(composed(*target, *self.run.overrides), values)
 
     @cached_property
     def plan(self) -> Plan:
@@ -63,6 +61,32 @@ class Cell:
             return make_plan(self.config())
         except DpflError as error:
             raise type(error)(f"run {_words(self.run)}: {error}") from error
+
+
+def with_seeds(artifact: Artifact, scale: Scale, seeds: range) -> Artifact:
+    """The same with other seeds than those that are declared at a scale.
+
+    Raises:
+      ConfigError: there are none, or a search has some of them.
+    """
+    if not seeds or seeds.step != 1 or not 0 <= seeds[0] <= seeds[-1] < SEARCH_SEEDS[0]:
+        raise ConfigError(
+            "seeds=…: say how many, 12 for 0 to 11, or which, 5-16; those from "
+            f"{SEARCH_SEEDS[0]} on are a search's"
+        )
+    if not artifact.trains:
+        return artifact
+    size = artifact.size(scale)
+    note = (
+        f"Seeds {seeds[0]} to {seeds[-1]} were asked for, in place of the {len(size.which)} that "
+        "are declared. Intervals are of 95 % where that was settled before any result was seen; "
+        "what more seeds are to decide is best judged by new ones alone."
+    )
+    if size is not TRIAL:
+        minutes = size.minutes * len(seeds) / len(size.which)
+        size = replace(size, seeds=seeds, minutes=minutes)
+    sizes = {**artifact.sizes, scale: size}
+    return replace(artifact, sizes=sizes, notes=(*artifact.notes, note), asked=seeds)
 
 
 def runs_of(artifact: Artifact, scale: Scale) -> Iterable[Run]:

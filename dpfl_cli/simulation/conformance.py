@@ -121,7 +121,8 @@ class Play:
     def distances(self) -> Tensor:
         """[R] how far a run's contributions are at most from those of another one, in
         sensitivities: any two of the runs are neighbours, and had the same releases. Where a record
-        may be absent, it is so in the last run but one.
+        may be absent, it is so in the last run but one. What a contribution's own type rounds is no
+        distance: beside a mean over many records, what one of them moves is small.
         """
         replaced = self.stack.plan.setup.relation == "replace_one"
         of_clients = self.stack.plan.dp.unit == "client"
@@ -135,6 +136,8 @@ class Play:
                 rows = vectors.transpose(0, 1)
                 pairs = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
                 moved = pairs.amax(dim=2).T
+            rounding = torch.finfo(one.values.dtype).eps
+            moved = moved - rounding * torch.linalg.vector_norm(vectors, dim=2).amax(dim=0)
             ratios = (moved / one.sensitivity[:1]).amax(dim=1)
             largest = torch.maximum(largest, torch.nan_to_num(ratios, nan=torch.inf))
         return largest

@@ -86,7 +86,9 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
         report["epsilon_reason"] = honest.reason
     report |= paper_price(plan, ledger)
     priced = ledger, plan.clients, accountant, delta
-    if trust == "local" and (seen := central(*priced)) is not None:
+    # of a method that needs nothing but means: others make of messages what their next ones show
+    means = "secure_aggregation" in plan.algorithm.target.trusts
+    if trust == "local" and means and (seen := central(*priced)) is not None:
         report["epsilon_central"] = {"reading": _reading(plan), **seen}
     if trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:
         report["collusion"] = collusion(*priced)

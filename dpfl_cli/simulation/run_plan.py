@@ -36,7 +36,10 @@ SEEDED = (
     "knowledge of the seed, of which noise is a function: runs of one seed share it; "
     "dp.noise=secret is for a model that is published"
 )
-SECRET = "noise that is not reproducible, by a generator (SFC64) that is not cryptographic"
+SECRET = (
+    "noise that is not reproducible, by a generator (SFC64) that is not cryptographic; rounds that "
+    "are made again after a kill, or by force, draw other noise and are counted once"
+)
 KEPT, KEPT_BYTES = 64, 2 << 30  # federations, and what their records may take
 _kept: list[Federation] = []  # newest last
 # by `Plan.dealt`: those that are kept, and those that runs hold
@@ -224,7 +227,7 @@ class Plan:
 
     def _not_covered(self) -> Iterator[str]:
         yield from (
-            "choice of hyperparameters (tuning)",
+            "choice of hyperparameters (tuning), and other runs on the same data, other seeds too",
             "reported diagnostics, such as the train loss",
             "numbers of clients, features and classes",
         )
@@ -245,6 +248,12 @@ class Plan:
             yield (
                 "what was computed over the records of a data set of yours (scales, classes, "
                 "copies, who holds what)"
+            )
+        come = self.info.clients
+        if self.dp.unit == "client" and come is not None and self.partitioner.name != "natural":
+            yield (
+                f"the {come} clients that the records come with: protected are the {self.clients} "
+                f"that partitioner={self.partitioner.name} makes"
             )
         if self.dp.unit == "record":
             yield "numbers of records per client, which count as public and fixed"

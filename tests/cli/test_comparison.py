@@ -129,6 +129,9 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
     assert where("dp.convention=null", "epsilon>100") == []
     found = [run["distance"] for run in listed(capsys, "--sort=-distance")]
     assert found == sorted(found, reverse=True)
+    dpfl(capsys, "run", "rounds=1", "dp=none", "dataset.clients=5", "dataset.dimension=3")
+    for sort in ("relative_distance", "-relative_distance"):  # of the last run alone
+        assert "relative_distance" in listed(capsys, f"--sort={sort}")[0]
     for wrong in (
         ["--where", "accuracy>80"],
         ["--where", "rounds>x"],
@@ -276,6 +279,11 @@ def test_what_a_partitioner_leaves_out_or_deals_anew_is_said(
     assert "The records come" not in dpfl(capsys, *run, "partitioner=natural")
     anew = dpfl(capsys, *run, "partitioner=iid", "partitioner.clients=3")
     assert "partitioner=iid deals them anew to 3 others (partitioner=natural keeps theirs)" in anew
+    words = [*words[:-1], "dp=cdp", "partitioner.clients=3"]
+    told = "the 100 clients that the records come with: protected are the 3 that partitioner=iid"
+    for partitioner, more in (("iid", 1), ("natural", 0)):
+        plan = make_plan(compose_config([*words, f"partitioner={partitioner}"]))
+        assert sum(one.startswith(told) for one in plan.not_covered()) == more
     paths = []
     for size in (6, 9):
         paths.append(str(tmp_path / f"{size}.npz"))

@@ -514,6 +514,9 @@ def test_a_dry_run_says_what_there_is_to_do_and_does_nothing(
     grid = ["-m", f"rounds={','.join(map(str, range(1, 12)))}", *SMALL[:2]]
     out = dpfl(capsys, "run", "--dry-run", *grid)[1]
     assert out.splitlines()[-1].startswith("privacy: of 11 kinds of runs; `dpfl calibrate`")
+    grid = ["-m", "algorithm.clip_norm=0.1,0.3", *SMALL]  # whose releases cost the same
+    assert dpfl(capsys, "run", "--dry-run", *grid)[1].splitlines()[-1:] == [privacy]
+    assert dpfl(capsys, "run", "--dry-run", *grid)[1].count("privacy:") == 1
     bounded = dpfl(capsys, "run", "--dry-run", "dp=cdp", "dp.max_epsilon=3", *SMALL)[1]
     assert "dp=cdp: the run ends before round" in bounded
 

@@ -92,6 +92,12 @@ def test_regression_is_tested_on_the_records_that_are_held_out(tmp_path: Path) -
     assert len(held) == 3
     assert row["test_loss"] == pytest.approx(np.mean(held.targets**2))
     assert row["train_loss"] == pytest.approx((np.sum(targets**2) - np.sum(held.targets**2)) / 9)
+    assert {"test_loss", "train_loss"} <= set(stack.members[0].unreleased)  # private records
+    words[1] = f"dataset.test_path={path}"
+    stack = Stack([Member(make_plan(compose_config(["dataset=arrays", *words, *small])))])
+    stack.evaluate({})
+    assert "test_loss" in stack.members[0].rows[0]
+    assert "test_loss" not in stack.members[0].unreleased  # a file of its own is public
 
 
 def test_test_records_are_held_out_alike_for_every_seed_or_from_a_file(mine: str) -> None:
@@ -216,7 +222,11 @@ def test_a_table_gives_the_records_that_arrays_give(mine: str, name: str, write:
             NAMED,
             "column job is no finite number in record 0; .*get_dummies",
         ),
-        ({"x1": [*FEATURES[1:, 1], None]}, NAMED, "column x1 is no finite number in record 11"),
+        (
+            {"x1": [*FEATURES[1:, 1], None]},
+            NAMED,
+            "column x1 is empty in record 11; leave it out, or fill it",
+        ),
         ({"label": [*LABELS[1:], None]}, NAMED, "column label is empty in record 11"),
         ({"hospital": [None, *CLIENTS[1:]]}, NAMED, "column hospital is empty in record 0"),
     ],
@@ -291,7 +301,7 @@ def test_labels_are_classes_as_written(tmp_path: Path, labels: str, classes: int
 def test_dates_are_no_numbers(tmp_path: Path) -> None:
     path = tmp_path / "my.parquet"
     table(x1=pd.to_datetime(["2020-01-01"] * 11 + [None])).to_parquet(path)
-    with pytest.raises(DataError, match="column x1 is no finite number"):
+    with pytest.raises(DataError, match="column x1 is empty"):
         Arrays.info(ArraysSettings(path=str(path), **NAMED))
 
 

@@ -169,7 +169,7 @@ def threads(request: pytest.FixtureRequest):
 def test_gradients_norms_and_clipped_means_are_those_of_the_records(
     kind, threads, monkeypatch
 ) -> None:
-    monkeypatch.setattr(network, "CLIPPED_RECORDS", 3)
+    monkeypatch.setattr(network.Network, "clipped_records", 3)
     feds = [
         federation(pixels=kind is Segmenting),
         federation([3, 8, 0, 6], seed=1, pixels=kind is Segmenting),
@@ -199,7 +199,7 @@ def test_gradients_norms_and_clipped_means_are_those_of_the_records(
 
 
 def test_minibatches_are_of_the_records_they_name(monkeypatch) -> None:
-    monkeypatch.setattr(network, "CLIPPED_RECORDS", 2)
+    monkeypatch.setattr(network.Network, "clipped_records", 2)
     fed = federation()
     objective = objective_of([fed], [0, 0])
     parameters, limits = scattered(objective), torch.tensor([0.2, 0.6], dtype=torch.float64)

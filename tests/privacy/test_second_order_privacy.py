@@ -611,6 +611,20 @@ def test_no_solve_leaves_the_ball_however_far_out_it_is():
     assert float(opened(made.values).max()) <= 1.07e-6 * (1 + 2e-5)
 
 
+@pytest.mark.parametrize(
+    ("residual", "damping", "proved"),
+    [(0.0, 0.001, True), (1e-6, 0.1, True), (1e-6, 0.0999, False)],
+)
+def test_float32_proves_nothing_for_a_small_damping(residual, damping, proved):
+    """A residual of 1e-6 is not kept there: with gamma = D / 1000 it was 5.9e-6."""
+    one, gamma = torch.ones(2), torch.tensor([1.0, damping])
+    values, counts = client_values(torch.ones(2, 3, 4)), torch.full((2, 3), 50)
+    made = solved_mean(values, one, one, one, gamma, counts, "project", "tight", residual)
+    found = as_computed(made, None, None)
+    assert found.proved is proved
+    assert proved or "too large for a damping below a tenth" in found.proof
+
+
 def test_what_no_exact_solve_gives_is_brought_back_and_a_told_residual_is_added():
     one = torch.ones(1)
     values = torch.zeros(1, 4, 3)

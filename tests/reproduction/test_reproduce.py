@@ -48,7 +48,7 @@ from dpfl_cli.reproduction.api import (
     falling,
     near_paper,
 )
-from dpfl_cli.reproduction.grid import cells, commands, requests
+from dpfl_cli.reproduction.grid import cells, commands, requests, with_seeds
 from dpfl_cli.reproduction.judge import PRINTED, beside, judge, numbers_line
 from dpfl_cli.reproduction.layout import numbers_table, page
 from dpfl_cli.reproduction.paper_numbers import NUMBERS
@@ -718,18 +718,18 @@ def test_seeds_asked_for_are_of_every_run_and_of_nothing_that_is_not_trained() -
         for one in runs(scale):
             yield dataclasses.replace(one, seeds=[7])
 
-    asked = changed(runs=several).with_seeds("quick", range(4, 8))
+    asked = with_seeds(changed(runs=several), "quick", range(4, 8))
     assert {cell.seed for cell in requests(asked, "quick")} == {4, 5, 6, 7}
     assert asked.size("quick").minutes == pytest.approx(0.1 * 4 / 3)
     assert {cell.seed for cell in requests(asked, "smoke")} == {4, 5, 6, 7}
     untrained = papers.artifacts()["fedexp/table1"]
-    assert untrained.with_seeds("paper", range(9)) is untrained
+    assert with_seeds(untrained, "paper", range(9)) is untrained
     small = papers.artifacts()["fedexp/fig1"]
-    usual, more = requests(small, "smoke"), requests(small.with_seeds("smoke", range(2)), "smoke")
+    usual, more = requests(small, "smoke"), requests(with_seeds(small, "smoke", range(2)), "smoke")
     assert {cell.plan.clients for cell in more} == {cell.plan.clients for cell in usual}
     for wrong in (range(0), range(5, 5), range(-1, 3), range(0, 9, 2), range(3, 0, -1)):
         with pytest.raises(ConfigError, match="say how many"):
-            ONE.with_seeds("quick", wrong)
+            with_seeds(ONE, "quick", wrong)
 
 
 NUMBERS_OF_ONES_OWN = "measure,method,value,std\ndistance,fedexp,0.5,0.1\ndistance,fedavg,2.0,\n"

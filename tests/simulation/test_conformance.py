@@ -7,9 +7,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import dpfl_cli.config.component as component_module
 from dpfl_cli.cli.check import SMALL, Case, cases, check
@@ -17,6 +20,7 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.simulation.checked import note_check, passed
+from dpfl_cli.simulation.conformance import Contribution, Play
 from dpfl_cli.simulation.plan import load_components, make_plan
 from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.simulation.results import privacy_report
@@ -470,3 +474,24 @@ def test_a_guarantee_says_whether_its_method_was_checked(
     assert f"{other} {FEW} participation=poisson" in guarantee(*drawn)
     known = make_plan(compose_config(["algorithm=fedavg", "dp=cdp", *words]))
     assert "check" not in privacy_report(known, known.ledger())["guarantee"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "excess", "within"),
+    [
+        (torch.float32, 1e-3, True),  # what float32 rounds beside a mean of norm 1
+        (torch.float32, 1e-2, False),
+        (torch.float64, 1e-5, False),
+    ],
+)
+def test_rounding_is_no_distance(dtype: torch.dtype, excess: float, within: bool) -> None:
+    """Of a mean over so many records that one of them moves it by 1e-4."""
+    sensitivity = torch.full((2, 1), 1e-4, dtype=torch.float64)
+    values = torch.tensor([1.0, 1.0 - 1e-4 * (1 + excess)], dtype=torch.float64).to(dtype)
+    mask, noise = np.ones(2, bool), torch.zeros(2, 1, 1)
+    one = Contribution("step", values.reshape(2, 1, 1), sensitivity, mask, None, noise)
+    play: Any = object.__new__(Play)
+    play.contributions = [one]
+    setup, dp = SimpleNamespace(relation="replace_one"), SimpleNamespace(unit="record")
+    play.stack = SimpleNamespace(members=[0, 1], plan=SimpleNamespace(setup=setup, dp=dp))
+    assert bool((play.distances() <= 1).all()) is within
