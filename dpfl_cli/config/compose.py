@@ -259,6 +259,8 @@ def _said(error: Exception) -> str:
         if re.fullmatch("[0-9a-f]{12}", words):
             return f"{words}: a run, not an override; `dpfl runs show {words}` has its command"
         key, equals, value = words.partition("=")
+        if value.startswith(("range(", "interval(", "choice(", "glob(")):
+            return f"{words}: no sweep of Hydra's; write {key}=range(3) or {key}=1,2, say"
         if key and equals and "'" not in value:
             return f"{words}: its value has signs that mean something; write \"{key}='{value}'\""
         return f"{words}: not an override; write key=value (quote what the shell would change)"

@@ -191,6 +191,7 @@ def test_no_job_begins_after_one_was_interrupted(
         (["audit", "cc854d875f18"], "cc854d875f18: a run, not an override; `dpfl runs show"),
         (["run", "dataset.path=a (1).csv"], "mean something; write \"dataset.path='a (1).csv'\""),
         (["run", "seed=range(3)"], "seed=range(3): several values make a grid; add -m"),
+        (["run", "-m", "seed=range(a)"], "no sweep of Hydra's; write seed=range(3) or seed=1,2"),
         (["run", "+experiment=null"], "+experiment=null: not an override"),
         (["run", "--resolve"], "add --cfg job"),
         (["run", "--cfg", "job", "--package", "foo"], "package 'foo' not found"),
