@@ -271,6 +271,24 @@ def test_runs_are_found_by_the_names_that_they_were_asked_for_by(
         assert found.count("synthetic_alpha_beta") > 0, condition
 
 
+def test_data_are_known_by_the_first_digits_of_their_checksum(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for size in (6, 9):
+        path = tmp_path / f"{size}.npz"
+        np.savez(path, features=np.eye(size), targets=np.arange(size) % 2)
+        words = ["dataset=arrays", f"dataset.path={path}", "partitioner.clients=2", "dp=none"]
+        dpfl(capsys, "run", *words, "algorithm=fedavg", "rounds=1")
+    one, two = (run["dataset.content.sha256"] for run in listed(capsys, "--all"))
+    table = dpfl(capsys, "runs", "list")
+    assert f" {one[:12]} " in table
+    assert one[:13] not in table
+    for digits in (8, 12, 64):
+        for sign, wanted in (("=", one), ("!=", two)):
+            (found,) = listed(capsys, "--where", f"dataset.content.sha256{sign}{one[:digits]}")
+            assert found["dataset.content.sha256"] == wanted
+
+
 def test_what_a_partitioner_leaves_out_or_deals_anew_is_said(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
