@@ -166,7 +166,9 @@ def print_pivot(
     names = [", ".join(name) if isinstance(name, tuple) else str(name) for name in wide]
     header = [*rows, *names]
     lines = wide.reset_index().to_numpy().tolist()
-    title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over seeds"
+    few, many = cells["seeds"].min(), cells["seeds"].max()
+    over = f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
+    title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over {over}"
     spent = epsilons_of([record.result["privacy"] for record in records])
     notes = [f"epsilon {spent}", *privacy_of(records)]
     if form == "latex":

@@ -44,8 +44,7 @@ from dpfl_cli.privacy.record_bounds import record_mean
 
 PASS_BYTES = 64 << 20  # of what a thread's pass keeps for its backward pass
 DEVICE_BYTES = 2 << 30  # the same of a device's
-PASS_RECORDS = 1000  # in a pass, at most
-CLIPPED_VALUES = 1 << 25  # numbers of gradients that are made at once
+PASS_RECORDS, CLIPPED_VALUES = 1000, 1 << 25  # in a pass; numbers of gradients made at once
 
 _dimensions: dict[tuple[Any, str, str], int] = {}  # by what networks are made from, for a grid
 Weighted = tuple[Records, np.ndarray, np.ndarray]  # some records of a pool, and their weights
@@ -336,7 +335,8 @@ class Network(Objective):
     @cached_property
     def _kept_bytes(self) -> int:
         """What a record keeps for the backward pass."""
-        inputs, targets = self._records(self.federations[0].dataset.train, np.zeros(1, np.int64))
+        some = self._records(self.federations[0].dataset.train, np.zeros(1, np.int64))
+        inputs, targets = map(torch.zeros_like, some)  # of no record
         zeros = torch.zeros(self.dimension, dtype=self.dtype, device=self.device)
         own = self._named(zeros, needs_gradient=True)
         losses = partial(self._losses, own, inputs, targets)

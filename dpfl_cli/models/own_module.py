@@ -9,8 +9,9 @@ batch normalisation, and a module that keeps something of a pass.
 import copy
 import inspect
 import warnings
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from dpfl_cli.models.modules import trainable
 from dpfl_cli.models.network import PASS_RECORDS, Network
 from dpfl_cli.models.network_settings import NetworkSettings
 
+T = TypeVar("T")
 EXAMPLE = "net.py:Net"
 SEED = 0  # of what a module draws and does not train, the same in all runs
 
@@ -109,7 +111,8 @@ def _checked(
     """The number of trainable parameters of a module that a federation can train, and whether vmap
     goes over them too; a matrix that is filled from them in place, say, stands in the way.
 
-    Tried on three drawn records: one by one, together, and with gradients.
+    Tried on three drawn records: one by one, together, and with gradients; what it gives of one
+    must be the same whatever it saw before, in all these ways, and if it saw nothing.
     """
     module = _made(path, shape, classes, SEED).eval()
     where = f"model.path={path}"
@@ -129,21 +132,38 @@ def _checked(
     if not parameters:
         raise ConfigError(f"{where}: has no parameter to train")
     records = torch.rand(3, *shape, generator=torch.Generator().manual_seed(SEED))
+    far = 100 * records.flip(0) - 30
     before = _memory(module)
 
-    def loss(own: dict[str, Tensor], some: Tensor) -> Tensor:
-        output: Tensor = functional_call(module, own, (some,))
+    def loss(own: dict[str, Tensor], some: Tensor, of: nn.Module = module) -> Tensor:
+        output: Tensor = functional_call(of, own, (some,))
         return functional.log_softmax(output, -1).sum() if classes else output.sum()
 
-    try:
-        with warnings.catch_warnings(action="ignore"):  # a refusal is one line
+    def seen() -> Iterator[Tensor]:
+        """What one gives of a record at first, and after others; and what another one does that
+        never saw this record.
+        """
+        own = _made(path, shape, classes, SEED).eval()
+        yield own(records[:1]).detach()
+        for _ in range(2):
+            loss({**trainable(own)}, far, own).backward()
             with torch.no_grad():
-                together, alone = module(records), [module(one.unsqueeze(0)) for one in records]
-            vmap(grad(loss), in_dims=(None, 0))({**parameters}, records.unsqueeze(1))
-    except Exception as error:
-        raise ConfigError(
-            f"{where}: {type(error).__name__} on records of shape {list(shape)}: {error}"
-        ) from error
+                own(far)
+            yield own(records[:1]).detach()
+            own = _made(path, shape, classes, SEED).eval()
+
+    def tried(job: Callable[[], T]) -> T:
+        try:
+            with warnings.catch_warnings(action="ignore"):  # a refusal is one line
+                return job()
+        except Exception as error:
+            raise ConfigError(
+                f"{where}: {type(error).__name__} on records of shape {list(shape)}: {error}"
+            ) from error
+
+    with torch.no_grad():
+        together = tried(lambda: module(records))
+        alone = tried(lambda: [module(one.unsqueeze(0)) for one in records])
     wanted = [(3, classes)] if classes else [(3,), (3, 1)]
     if not isinstance(together, Tensor) or together.shape not in wanted:
         gives = list(together.shape) if isinstance(together, Tensor) else type(together).__name__
@@ -151,8 +171,16 @@ def _checked(
     apart = torch.stack(alone).reshape(together.shape)
     if not torch.allclose(together, apart, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(f"{where}: a record's output depends on the other records of its batch")
+    kept = ConfigError(
+        f"{where}: keeps something of the records that it has seen; keep nothing (and draw initial "
+        "values by torch alone)"
+    )
+    first, *later = tried(lambda: list(seen()))
+    if not all(torch.equal(one.nan_to_num(), first.nan_to_num()) for one in later):
+        raise kept
+    tried(lambda: vmap(grad(loss), in_dims=(None, 0))({**parameters}, records.unsqueeze(1)))
     if _memory(module)[1] != before[1]:
-        raise ConfigError(f"{where}: keeps something of the records that it has seen; keep nothing")
+        raise kept
     pairs = {name: torch.stack([one.detach()] * 2) for name, one in parameters.items()}
     try:
         with warnings.catch_warnings(action="ignore"):

@@ -86,6 +86,9 @@ def claim(
 
     def made(judge: Judge) -> Claim:
         text = " ".join((judge.__doc__ or "").split())
+        earlier = judge.__globals__.get(judge.__name__)
+        if isinstance(earlier, Claim) and judge.__module__ != "__main__":  # not a notebook
+            raise ConfigError(f"claim {judge.__name__}: there are two of this name; rename one")
         if not text:
             raise ConfigError(f"claim {judge.__name__}: no docstring; it is what the claim says")
         return Claim(id or judge.__name__, text, source, judge, prior, **more)

@@ -76,6 +76,10 @@ class Sample:
         raise ConfigError(f"{self.text}: seeds differ; yield below(a, b) or above(a, b), not a < b")
 
     __gt__ = __le__ = __ge__ = __lt__
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise ConfigError(f"{self.text}: seeds differ; yield level(a, b, within=…), not a == b")
 
 
 def _sample(given: Sample | float) -> Sample:

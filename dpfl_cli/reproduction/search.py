@@ -123,7 +123,7 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Job:
     checked, always = named("whole", declared.whole), named("always", declared.always)
     rough = measured(artifact, reduced, ended(reduced), names, labels)
     searched, kept = set(places(rough, labels)), best(rough, declared.keep)
-    near = rough["kept"] = pd.Series([place in kept for place in places(rough, labels)])
+    near = rough["kept"] = pd.Series([place in kept for place in places(rough, labels)], dtype=bool)
     compared = kept if declared.keep > 1 else set[LabelValues]()  # one that is kept has won
     asked = compared | checked & searched | besides
     full = [

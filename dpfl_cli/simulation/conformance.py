@@ -15,6 +15,7 @@ from math import nan
 import numpy as np
 import torch
 from scipy.special import chdtr, chdtrc
+from scipy.stats import kstest
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import State
@@ -119,10 +120,8 @@ class Play:
         )
 
     def distances(self) -> Tensor:
-        """[R] how far a run's contributions are at most from those of another one, in
-        sensitivities: any two of the runs are neighbours, and had the same releases. Where a record
-        may be absent, it is so in the last run but one. What a contribution's own type rounds is no
-        distance: beside a mean over many records, what one of them moves is small.
+        """[R] how far a run's contributions are at most from another's, in sensitivities, beyond
+        rounding: all are neighbours with equal releases; the last but one may lack a record.
         """
         replaced = self.stack.plan.setup.relation == "replace_one"
         of_clients = self.stack.plan.dp.unit == "client"
@@ -136,8 +135,9 @@ class Play:
                 rows = vectors.transpose(0, 1)
                 pairs = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
                 moved = pairs.amax(dim=2).T
-            rounding = torch.finfo(one.values.dtype).eps
-            moved = moved - rounding * torch.linalg.vector_norm(vectors, dim=2).amax(dim=0)
+            moved -= torch.finfo(one.values.dtype).eps * torch.linalg.vector_norm(
+                vectors, dim=2
+            ).amax(dim=0)
             ratios = (moved / one.sensitivity[:1]).amax(dim=1)
             largest = torch.maximum(largest, torch.nan_to_num(ratios, nan=torch.inf))
         return largest
@@ -255,20 +255,25 @@ class Kit:
             point = point + np.linalg.norm(point) * slope / (np.linalg.norm(slope) or 1.0)
 
     def _noise(self) -> None:
-        """Chi-square tests of the noise that was added, over what the ledger priced: as it is,
-        and summed over releases and clients, which finds noise that is used again.
+        """Chi-square tests of the noise over what the ledger priced, as it is and summed over
+        releases, clients and coordinates (used again?); and Kolmogorov's, that it is Gaussian.
         """
         play = Play(self.plans, [self.federation] * len(self.plans), replay=False, shown=False)
         total = 0.0
         for name, draws in priced_noise(play).items():
             total += float(draws.square().sum())
             self.draws += draws.numel()
-            axes = [axis for axis in (0, 2) if axis < draws.dim() and draws.shape[axis] > 1]
+            axes = [axis for axis in (0, 2, 3) if axis < draws.dim() and draws.shape[axis] > 1]
             for values in (draws, *(draws.sum(a) / draws.shape[a] ** 0.5 for a in axes)):
                 square, count = float(values.square().sum()), values.numel()
                 if 2 * min(chdtr(count, square), chdtrc(count, square)) < UNLIKELY:
                     text = f"'{name}' has {square / count:.4g} times the variance that is priced"
                     self._note([("noise", text)])
+            if (
+                kstest(draws.flatten().numpy(), "norm").pvalue < UNLIKELY
+                and not self.faults["noise"]
+            ):
+                self._note([("noise", f"'{name}' is not Gaussian, as it is priced")])
         if self.draws:
             self.variance = total / self.draws
 

@@ -350,6 +350,8 @@ class Stack:
         self._refuse_kept()
         average = self._average()
         metrics = self.objective.metrics(average)
+        if clash := sorted(plain.keys() & {"round", *metrics}):
+            raise ConfigError(f"diagnostic '{clash[0]}': a metric has this name; rename it")
         # of a plugin's model nobody knows what its metrics look at
         looking = set(metrics)
         if not self.plan.model.plugin:

@@ -14,6 +14,7 @@ from federated import STEPS, M, federation_of, play, reordered
 from omegaconf import OmegaConf
 
 import dpfl_cli.algorithms
+from dpfl_cli.algorithms.base import algorithm
 from dpfl_cli.config.component import UNLIMITED, components, lookup, parse_settings
 from dpfl_cli.config.compose import compose_config, register_resolvers
 from dpfl_cli.config.errors import ConfigError, DataError
@@ -243,3 +244,10 @@ def test_what_is_released_without_a_bound_is_refused_where_it_is_private() -> No
                     make_plan(loose)
                 seen |= {name, bound}
     assert seen >= {"fedavg", "fedexp", "scaffold", "scaffnew", "fedavg_record", "isrl_dp"}
+
+
+def test_what_becomes_of_absent_clients_is_one_of_two() -> None:
+    with pytest.raises(ConfigError, match="away: rest: did you mean rests"):
+        algorithm(
+            "m", revision=1, paper="p", unit="client", trusts=("none",), proved=(), away="rest"
+        )(type("M", (), {}))

@@ -75,6 +75,44 @@ class Running(Base):
         self.mean.mul_(0.9)
         return self.layer(x)
 
+class Begins(Base):  # as data-dependent initialisation does
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ready", torch.zeros(()))
+
+    def forward(self, x):
+        if not self.ready:
+            with torch.no_grad():
+                self.mean.copy_(x.mean(0))
+                self.ready.fill_(1)
+        return self.layer(x - self.mean)
+
+class Knows(Base):
+    def __init__(self):
+        super().__init__()
+        self.stats = {"mean": None}
+
+    def forward(self, x):
+        if self.stats["mean"] is None:
+            self.stats["mean"] = x.detach().mean(0)
+        return self.layer(x - self.stats["mean"])
+
+STATS = {}
+
+class Everywhere(Base):
+    def __init__(self):
+        super().__init__()
+        STATS.clear()
+
+    def forward(self, x):
+        return self.layer(x - STATS.setdefault("mean", x.detach().mean(0)))
+
+class Drifts(Base):
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            self.mean = 0.999 * self.mean + 0.001 * x.detach().mean(0)
+        return self.layer(x - self.mean)
+
 class Normalised(Base):
     def __init__(self):
         super().__init__()
@@ -210,6 +248,10 @@ def test_it_begins_as_its_layers_draw_by_the_runs_seed(path: str) -> None:
         (":Remembers", "keeps something"),
         (":Counts", "keeps something"),
         (":Running", "mutate a captured Tensor"),
+        (":Begins", "keeps something"),
+        (":Knows", "keeps something"),
+        (":Everywhere", "keeps something"),
+        (":Drifts", "keeps something"),
         (":Normalised", "write GroupNorm"),
         (":Recurrent", "nn.LSTM: recurrent layers .* write its steps with nn.Linear"),
         (":Cell", "nn.GRUCell: recurrent layers"),

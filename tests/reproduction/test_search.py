@@ -317,6 +317,13 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("recorded")
+def test_a_search_by_what_no_run_reports_is_one_line(tmp_path: Path) -> None:
+    wrong = dataclasses.replace(STAGED.measures["distance"], metric="relative_distnce")
+    artifact = dataclasses.replace(STAGED, measures={**STAGED.measures, "distance": wrong})
+    with pytest.raises(ConfigError, match=r"relative_distnce; did you mean relative_distance\?"):
+        make(tmp_path, artifact)
+
+
 def test_a_search_is_published_and_checked(tmp_path: Path) -> None:
     make(
         tmp_path,

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.claim import claim
 from dpfl_cli.reproduction.comparison import (
     Comparison,
     Sample,
@@ -339,3 +340,21 @@ def test_samples_are_not_compared_as_numbers_are(compared: Any) -> None:
     for other in (one, 3.0):
         with pytest.raises(ConfigError, match=r"loss: .* yield below\(a, b\) or above\(a, b\)"):
             compared(one, other)
+        for equal in (operator.eq, operator.ne):
+            with pytest.raises(ConfigError, match=r"loss: .* yield level\(a, b, within=…\)"):
+                equal(one, other)
+
+
+def test_two_claims_of_one_name_are_refused() -> None:
+    again = """
+@claim("ours")
+def better(rows):
+    '''one is better'''
+
+@claim("ours")
+def better(rows):
+    '''the other is better'''
+"""
+    with pytest.raises(ConfigError, match="claim better: there are two of this name"):
+        exec(again, {"claim": claim, "__name__": "mine"})
+    exec(again, {"claim": claim, "__name__": "__main__"})  # a notebook's cell, run again

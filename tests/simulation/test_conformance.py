@@ -19,8 +19,9 @@ from dpfl_cli.cli.check import SMALL, Case, cases, check
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import compose_config
+from dpfl_cli.simulation import conformance
 from dpfl_cli.simulation.checked import note_check, passed
-from dpfl_cli.simulation.conformance import Contribution, Play
+from dpfl_cli.simulation.conformance import Contribution, Kit, Play
 from dpfl_cli.simulation.plan import load_components, make_plan
 from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.simulation.results import privacy_report
@@ -495,3 +496,34 @@ def test_rounding_is_no_distance(dtype: torch.dtype, excess: float, within: bool
     setup, dp = SimpleNamespace(relation="replace_one"), SimpleNamespace(unit="record")
     play.stack = SimpleNamespace(members=[0, 1], plan=SimpleNamespace(setup=setup, dp=dp))
     assert bool((play.distances() <= 1).all()) is within
+
+
+@pytest.mark.parametrize(
+    ("noise", "why"),
+    [
+        ("as priced", ""),
+        ("one number for all coordinates", "times the variance"),
+        ("the same in both halves", "times the variance"),
+        ("uniform", "is not Gaussian"),
+    ],
+)
+def test_noise_that_only_looks_as_priced_is_found(
+    noise: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[k, R, M, d] draws whose variance is right."""
+    generator = np.random.default_rng(0)
+    draws = generator.standard_normal((2, 20, 3, 10))
+    if noise == "one number for all coordinates":
+        draws = draws[..., :1].repeat(10, axis=-1)
+    elif noise == "the same in both halves":
+        draws[..., 5:] = draws[..., :5]
+    elif noise == "uniform":
+        draws = generator.uniform(-(3**0.5), 3**0.5, draws.shape)
+    monkeypatch.setattr(conformance, "Play", lambda *_, **__: None)
+    found = {"step": torch.from_numpy(draws)}
+    monkeypatch.setattr(conformance, "priced_noise", lambda play: found)
+    nothing: Any = None
+    kit = Kit([], nothing)
+    kit._noise()
+    assert bool(kit.faults["noise"]) == bool(why)
+    assert why in "".join(kit.faults["noise"])

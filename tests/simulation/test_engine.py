@@ -319,6 +319,15 @@ def test_a_diagnostic_is_a_number_a_run(
         batch.evaluate(batch.step())
 
 
+@pytest.mark.parametrize("name", ["round", "distance", "train_loss"])
+def test_a_diagnostic_has_a_name_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = lambda self, state, at: (state, {name: state.server["model"].sum(dim=1)})
+    monkeypatch.setattr(FedAvg, "round", values)
+    batch = Stack([Member(plans_of("algorithm=fedavg", rounds=[2])[0])])
+    with pytest.raises(ConfigError, match=f"diagnostic '{name}': a metric has this name"):
+        batch.evaluate(batch.step())
+
+
 def test_runs_of_a_batch_may_differ_in_what_they_declare() -> None:
     plans = plans_of("algorithm=fedexp", "dp=cdp", algorithm__squared_norm_noise=[0.5, 50.0])
     assert stack_key(plans[0]) == stack_key(plans[1])
