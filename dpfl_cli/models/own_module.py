@@ -90,9 +90,10 @@ def _made(path: str | None, shape: tuple[int, ...], classes: int | None, seed: i
             torch.manual_seed(seed)
             module = found(**given)
     except Exception as error:
+        hint = "" if classes else "; the data set has no classes: is it the one that you want?"
         raise ConfigError(
             f"{where}: {type(error).__name__}: {error}; it must be a module, or make one without "
-            "arguments but shape and classes"
+            f"arguments but shape and classes{hint}"
         ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{where}: gives {type(module).__name__}, not a torch.nn.Module")

@@ -107,8 +107,11 @@ class ReleaseSpec:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.factors is not None and not (self.factors > 0).all():
+        if self.factors is not None and not np.all(np.asarray(self.factors) > 0):
             raise PrivacyError(f"release {self.name}: factors on its noise must be positive")
+        for name in ("factors", "made"):
+            if not isinstance(getattr(self, name), np.ndarray | None):
+                raise ConfigError(f"release {self.name}: {name} is no array [T]: np.array(…)")
         if self.disjoint < 1 or self.per_round % self.disjoint:
             raise PrivacyError(
                 f"release {self.name}: disjoint={self.disjoint}: a round is whole epochs of so "

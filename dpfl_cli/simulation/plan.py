@@ -7,7 +7,7 @@ will have if it completes.
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -22,6 +22,7 @@ from dpfl_cli.config.schema import (
     RootSettings,
     RuntimeSettings,
 )
+from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation.checks import (
     check_needs,
     check_numbers,
@@ -129,7 +130,14 @@ def _planned(config: Config) -> Plan:
     )
     check_numbers(plan)
     declared = plan.algorithm.target.releases(plan.algorithm.settings, plan.setup)
-    plan = replace(plan, specs=tuple(declared))
+    several = isinstance(declared, Iterable)
+    specs = tuple(declared) if several else (declared,)
+    if not several or not all(isinstance(one, ReleaseSpec) for one in specs):
+        kinds = ", ".join(type(one).__name__ for one in specs)
+        raise ConfigError(
+            f"algorithm={plan.algorithm.name}: releases gives {kinds}; return a list of ReleaseSpec"
+        )
+    plan = replace(plan, specs=specs)
     check_releases(plan)
     plan = with_noise(plan)
     try:

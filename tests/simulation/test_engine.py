@@ -362,6 +362,23 @@ class Silent(FedAvg):
         return state, {}
 
 
+@pytest.mark.parametrize(
+    ("releases", "says"),
+    [
+        (lambda: ReleaseSpec("update"), "releases gives ReleaseSpec; return a list of ReleaseSpec"),
+        (lambda: ["update"], "releases gives str; return a list"),
+        (lambda: None, "releases gives NoneType; return a list"),
+        (lambda: [ReleaseSpec("update", factors=[1.0, 2.0])], r"factors is no array \[T\]"),
+    ],
+)
+def test_releases_that_are_none_are_told(
+    releases: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedAvg, "releases", staticmethod(lambda settings, run: releases()))
+    with pytest.raises(ConfigError, match=says):
+        plans_of("algorithm=fedavg", "dp=cdp", rounds=[2])
+
+
 def test_a_ledger_that_is_not_the_declared_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plans_of("algorithm=fedavg")[0]
     monkeypatch.setattr(FedAvg, "round", Silent.round)
