@@ -53,9 +53,10 @@ def hostile(federation: Federation, own: Data, generator: np.random.Generator) -
     real = np.issubdtype(targets.dtype, np.floating)
     for scale in (-1.0, 1e3, 1e30 if features.dtype == np.float32 else 1e200, 1e-12, 0.0, inf, nan):
         with np.errstate(invalid="ignore", over="ignore"):  # inf times 0
-            yield scale * features, targets
-            if real:
-                yield features, scale * targets
+            scaled = scale * features, scale * targets if real else targets
+        yield scaled[0], targets
+        if real:
+            yield features, scaled[1]
     for scale in (1.0, 10.0):
         noise = scale * generator.standard_normal(features.shape)
         if real:

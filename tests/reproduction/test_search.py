@@ -316,7 +316,6 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     judging.recorded.cache_clear()
 
 
-@pytest.mark.usefixtures("recorded")
 def test_a_search_by_what_no_run_reports_is_one_line(tmp_path: Path) -> None:
     wrong = dataclasses.replace(STAGED.measures["distance"], metric="relative_distnce")
     artifact = dataclasses.replace(STAGED, measures={**STAGED.measures, "distance": wrong})
@@ -324,6 +323,7 @@ def test_a_search_by_what_no_run_reports_is_one_line(tmp_path: Path) -> None:
         make(tmp_path, artifact)
 
 
+@pytest.mark.usefixtures("recorded")
 def test_a_search_is_published_and_checked(tmp_path: Path) -> None:
     make(
         tmp_path,
