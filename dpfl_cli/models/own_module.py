@@ -9,7 +9,7 @@ batch normalisation, and a module that keeps something of a pass.
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -140,18 +140,23 @@ def _checked(
         output: Tensor = functional_call(of, own, (some,))
         return functional.log_softmax(output, -1).sum() if classes else output.sum()
 
-    def seen() -> Iterator[Tensor]:
+    def after(own: nn.Module) -> Tensor:
+        """What one gives of a record after others."""
+        loss({**trainable(own)}, far, own).backward()
+        with torch.no_grad():
+            own(far)
+        return own(records[:1]).detach()
+
+    def seen() -> list[Tensor]:
         """What one gives of a record at first, and after others; and what another one does that
         never saw this record.
         """
         own = _made(path, shape, classes, SEED).eval()
-        yield own(records[:1]).detach()
-        for _ in range(2):
-            loss({**trainable(own)}, far, own).backward()
-            with torch.no_grad():
-                own(far)
-            yield own(records[:1]).detach()
-            own = _made(path, shape, classes, SEED).eval()
+        return [
+            own(records[:1]).detach(),
+            after(own),
+            after(_made(path, shape, classes, SEED).eval()),
+        ]
 
     def tried(job: Callable[[], T]) -> T:
         try:
@@ -176,7 +181,7 @@ def _checked(
         f"{where}: keeps something of the records that it has seen; keep nothing (and draw initial "
         "values by torch alone)"
     )
-    first, *later = tried(lambda: list(seen()))
+    first, *later = tried(seen)
     if not all(torch.equal(one.nan_to_num(), first.nan_to_num()) for one in later):
         raise kept
     tried(lambda: vmap(grad(loss), in_dims=(None, 0))({**parameters}, records.unsqueeze(1)))

@@ -270,8 +270,8 @@ class Kit:
                     text = f"'{name}' has {square / count:.4g} times the variance that is priced"
                     self._note([("noise", text)])
             if (
-                kstest(draws.flatten().numpy(), "norm").pvalue < UNLIKELY
-                and not self.faults["noise"]
+                not self.faults["noise"]
+                and kstest(draws.flatten().numpy(), "norm").pvalue < UNLIKELY
             ):
                 self._note([("noise", f"'{name}' is not Gaussian, as it is priced")])
         if self.draws:
