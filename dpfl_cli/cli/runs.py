@@ -52,7 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar="KEY=VALUE",
-            help="only runs of which this holds, as algorithm=fedexp, dp.epsilon=8, accuracy>80",
+            help="only runs of which this holds, as algorithm=fedexp,fedavg (one of them), "
+            "dp.epsilon=8, accuracy>80",
         )
     parsers["list"].add_argument(
         "--sort", metavar="KEY", help="in its order; --sort=-KEY: reversed"

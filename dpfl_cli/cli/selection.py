@@ -109,8 +109,8 @@ def _runs_of(name: str) -> list[str]:
 def narrowed(
     records: Sequence[RunRecord], where: Sequence[str], sort: str | None = None
 ) -> list[RunRecord]:
-    """The runs that meet every condition, as `accuracy>80`, in the order of a key, as `accuracy` or
-    `-accuracy`.
+    """The runs that meet every condition, as `accuracy>80` or `dp=ldp,cdp` (one of them), in the
+    order of a key, as `accuracy` or `-accuracy`.
 
     Raises:
       ConfigError: a condition cannot be read, no run has its key, or none its value, but one that
@@ -137,15 +137,19 @@ def narrowed(
             number = _number(wanted)
             if number is None or math.isnan(number):
                 raise ConfigError(f"--where {condition}: {wanted} is not a number")
-            values = [row[key] for _, row in rows if row.get(key) is not None]
-            if values and all(_number(value) is None for value in values):
+            known_values = [row[key] for _, row in rows if row.get(key) is not None]
+            if known_values and all(_number(value) is None for value in known_values):
                 raise ConfigError(f"--where {condition}: {key} is no number; compare it by = or !=")
-        left = [(record, row) for record, row in rows if _meets(row.get(key), sign, wanted)]
-        if sign == "=" and not left and _number(wanted) is None:
-            hint = nearest(wanted, {text_of(row[key]) for _, row in rows if key in row})
-            if hint.startswith("did you mean"):
-                raise ConfigError(f"--where {condition}: no run has this value; {hint}")
-        rows = left
+        several = sign in ("=", "!=") and "[" not in wanted  # a list is one value
+        values = wanted.split(",") if several else [wanted]
+        kept = {value: [_meets(row.get(key), sign, value) for _, row in rows] for value in values}
+        for value, these in kept.items():
+            if sign == "=" and not any(these) and _number(value) is None:
+                hint = nearest(value, {text_of(row[key]) for _, row in rows if key in row})
+                if hint.startswith("did you mean"):
+                    raise ConfigError(f"--where {condition}: no run has {value}; {hint}")
+        within = all if sign == "!=" else any
+        rows = [row for row, *these in zip(rows, *kept.values(), strict=True) if within(these)]
     if sort is not None:
         key = sort.removeprefix("-")
         check("--sort", key)

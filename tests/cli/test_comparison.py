@@ -127,6 +127,9 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
     assert len(where("dp.epsilon>=2", "dp.epsilon<8", "algorithm=fedgd")) == 2
     assert len(where("algorithm.name=fedavg")) == len(where("algorithm!=fednew")) == 4
     assert where("dp.convention=null", "epsilon>100") == []
+    assert len(where("algorithm=fedgd,fednew", "seed=0,7")) == 4
+    assert len(where("algorithm!=fednew,scaffold")) == 4
+    assert where("dp.epsilon!=2,8") == []
     found = [run["distance"] for run in listed(capsys, "--sort=-distance")]
     assert found == sorted(found, reverse=True)
     dpfl(capsys, "run", "rounds=1", "dp=none", "dataset.clients=5", "dataset.dimension=3")
@@ -136,6 +139,7 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
         ["--where", "accuracy>80"],
         ["--where", "rounds>x"],
         ["--where", "rounds>nan"],
+        ["--where", "algorithm=fedgd,fednwe"],
         ["--sort", "accuracy"],
     ):
         assert main(["runs", "list", *wrong]) == 2
