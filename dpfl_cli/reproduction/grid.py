@@ -1,7 +1,7 @@
 """From an artifact to the runs that it asks for: labels, seed and plan of each."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -152,7 +152,13 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
     found: list[Cell] = []
     for number, run in enumerate(runs):
         if search and number in inside:
-            values = {**run.values, **search.reduced(run)}
+            reduced = search.reduced(run)
+            if not isinstance(reduced, Mapping):
+                raise ConfigError(
+                    f"artifact {artifact.name}: search: reduced gives {reduced!r}; return config "
+                    'values, as {"rounds": 3}'
+                )
+            values = {**run.values, **reduced}
             cheap = replace(run, values=values, exclusive=False)
             found.append(Cell(cheap, SEARCH_SEEDS[0]))
         else:

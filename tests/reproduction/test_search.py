@@ -290,6 +290,7 @@ def test_commands_are_the_first_stage_and_words() -> None:
         ({"whole": [{"method": "fedexpp"}]}, "whole: no run has these labels"),
         ({"always": [{"clip": 7}]}, "always: no run has these labels"),
         ({"always": [{"metod": "fedexp"}]}, "no label 'metod'; did you mean method"),
+        ({"reduced": lambda run: 3}, "search: reduced gives 3; return config values"),
     ],
 )
 def test_a_search_that_names_what_is_not_there_is_refused(
