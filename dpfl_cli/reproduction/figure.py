@@ -33,7 +33,7 @@ from dpfl_cli.reproduction.look import (
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
 from dpfl_cli.reproduction.rows import Rows, as_list, in_order, matching, records
 
-FEW, LOW = 2, 2.1  # more rows of panels than that are lower, in inches, to be seen together
+FEW, LOW = 3, 2.1  # more rows of panels than that are lower, in inches, to be seen together
 NARROW, USUAL = 2.0, 3.3  # inches of a panel, at least and at most
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
 LETTERS = 12.5  # of a title in an inch
@@ -55,7 +55,7 @@ def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
     parts = canvas.subfigures(len(drawn), height_ratios=heights, squeeze=False)
     for one, part in zip(drawn, parts.flat, strict=True):
-        legend(part, one.fill(part), one.size[0], one.spec.title, one.down > FEW)
+        legend(part, one.fill(part), one.size[0], one.spec.title, one.low)
     canvas.suptitle(_title(artifact, scale, drawn, int(LETTERS * width)), fontsize=10)
     return canvas
 
@@ -92,7 +92,8 @@ class _Drawing:
         starts = range(0, len(keys), along)
         self.keys = [key for at in starts for key in (*keys[at : at + along], *empty)] or [None]
         self.down = len(self.keys) // self.across
-        height = LOW if spec.kind == "heatmap" or self.down > FEW else 2.7
+        self.low = self.down > FEW - (len(artifact.figures) > 1)  # others stand below it
+        height = LOW if spec.kind == "heatmap" or self.low else 2.7
         self.width = min(most, (WIDEST - beside) / self.across)
         self.size = max(4.8, self.width * self.across + beside), height * self.down + 1.1
 
