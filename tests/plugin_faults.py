@@ -161,7 +161,7 @@ MENDS = [
     Fault(
         "privacy plugin: what an earlier run left is not looked for before a run",
         "simulation/stack.py",
-        "        self._refuse_kept()\n        fresh",
+        "        self.refuse_kept()\n        fresh",
         "        fresh",
         f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
     ),

@@ -373,9 +373,37 @@ MENDS = [
     Fault(
         "privacy checks: runs may mix",
         "simulation/conformance.py",
-        "            self._note(company(pair, [self.federation, neighbours[0]]))\n",
+        "            self._note(company([runs[0], runs[-1]], [self.federation, neighbours[0]]))\n",
         "",
         f"{CHECKS}::test_a_faulty_method_is_told_by_the_right_check",
+    ),
+    Fault(
+        "privacy checks: runs may mix in later rounds",
+        "cli/check.py",
+        "LONGER = 60 ",
+        "LONGER = 3 ",
+        f"{CHECKS}::test_a_faulty_method_is_told_by_the_right_check",
+    ),
+    Fault(
+        "privacy checks: what failed is called proved",
+        "simulation/results.py",
+        "filter(None, (proof_gap(plan), failed_check(plan)))",
+        "filter(None, (proof_gap(plan),))",
+        CHECKS,
+    ),
+    Fault(
+        "privacy modules: nobody looks again at what they give",
+        "models/own_module.py",
+        "if not same or _memory(module)[1] != before[1]:",
+        "if _memory(module)[1] != before[1]:",
+        "models/test_own_module.py",
+    ),
+    Fault(
+        "privacy modules: nobody looks again at what they hold",
+        "models/own_module.py",
+        "if not same or _memory(module)[1] != before[1]:",
+        "if not same:",
+        "models/test_own_module.py",
     ),
     Fault(
         "privacy data: a record is dealt twice",

@@ -30,6 +30,7 @@ SMALL = [  # a method is tried on so much, where no data are named
     "partitioner=iid",
     f"partitioner.clients={CLIENTS}",
 ]
+LONGER = 60  # rounds of two runs of an own method, side by side and alone
 DEGENERATE = {  # `dataset.clients` are records here
     "one client": {"dataset.clients": 4, "partitioner.clients": 1},
     "one record a client": {"dataset.clients": 6, "partitioner.clients": 6},
@@ -224,6 +225,10 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
     if proof_gap(plan) is not None:
         config = claim
     plans = make_plans([with_values(config, {"seed": seed}) for seed in range(SEEDS)])
+    longer = plans[:2]
+    if plan.algorithm.plugin and not own:  # runs may mix in later rounds, after a warm-up, say
+        of_seeds = [with_values(config, {"seed": seed, "rounds": LONGER}) for seed in (0, 1)]
+        longer = make_plans(of_seeds)
     federation = federation_of(plans[0])
     continuous = np.issubdtype(federation.dataset.train.features.dtype, np.floating)
     if plan.dp.unit == "record" and plan.dp.relation != "replace_one" and not continuous:
@@ -231,7 +236,7 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
             f"dp.relation={plan.dp.relation}: a record of whole numbers is never absent in a "
             "check; write dp.relation=replace_one"
         )
-    yield "ordinary data", Kit(plans, federation)
+    yield "ordinary data", Kit(plans, federation, longer)
     yield "constant features", Kit(plans[:1], with_constant_features(federation))
     sampling = plan.sampling
     for data, sizes in {} if own else DEGENERATE.items():

@@ -99,6 +99,13 @@ class Objective(ABC):
         self.device = torch.device(device)
         self._hold(federations, index)
 
+    def refuse_kept(self) -> None:  # noqa: B027 - of most there is nothing to refuse
+        """Asked when a run begins and where metrics are read.
+
+        Raises:
+          PrivacyError: something of the records that it saw is kept and changes what it gives.
+        """
+
     def _hold(self, federations: list[Federation], index: np.ndarray) -> None:
         """Takes the clients of these federations."""
         self.federations, self.index = federations, index

@@ -10,7 +10,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from dpfl_cli.config.component import component
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.config.own_files import OwnFile, own_object
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.modules import trainable
@@ -28,7 +28,13 @@ from dpfl_cli.models.network import PASS_RECORDS, Network
 from dpfl_cli.models.network_settings import NetworkSettings
 
 T = TypeVar("T")
+Memory = tuple[list[object], list[int]]
 EXAMPLE = "net.py:Net"
+KEEPS = (
+    "keeps something of the records that it has seen; keep nothing (and draw initial values by "
+    "torch alone)"
+)
+PROBE = 32  # records that a module is tried on, and asked of again where metrics are read
 SEED = 0  # of what a module draws and does not train, the same in all runs
 
 
@@ -51,9 +57,32 @@ class OwnModule(Network):
     clipped_records = PASS_RECORDS  # small ones would wait for Python
 
     def __init__(self, settings: OwnModuleSettings, *rest: Any) -> None:
+        self._unused: dict[int, tuple[nn.Module, Memory]] = {}
         super().__init__(settings, *rest)
+        shape, classes = self.info.feature_shape, self.info.classes
+        content = settings.identity()["content"]
+        self._unseen = _unseen(settings.path, content, shape, classes, self.dtype, self.device)
         if self.device.type != "cpu":
             _, self.at_once = _tried(settings, self.info)
+
+    @property
+    def module(self) -> nn.Module:
+        """As every network's, and what it held before it saw anything."""
+        module = super().module
+        if id(module) not in self._unused:
+            self._unused[id(module)] = module, _memory(module)
+        return module
+
+    def refuse_kept(self) -> None:
+        """A module that begins to keep something when it sees many records, or has seen enough of
+        them, is not told where it is tried.
+        """
+        for module, before in list(self._unused.values()):
+            records, *at_first = self._unseen
+            pairs = zip(at_first, _given(module, records), strict=True)
+            same = all(torch.allclose(*pair, rtol=1e-4, atol=1e-5) for pair in pairs)
+            if not same or _memory(module)[1] != before[1]:
+                raise PrivacyError(f"model.path={self.settings.path}: {KEEPS}")
 
     @classmethod
     def dimension_of(cls, settings: OwnModuleSettings, info: DatasetInfo) -> int:
@@ -112,8 +141,8 @@ def _checked(
     """The number of trainable parameters of a module that a federation can train, and whether vmap
     goes over them too; a matrix that is filled from them in place, say, stands in the way.
 
-    Tried on three drawn records: one by one, together, and with gradients; what it gives of one
-    must be the same whatever it saw before, in all these ways, and if it saw nothing.
+    Tried on drawn records: one by one, together, and with gradients; what it gives of one must be
+    the same whatever it saw before, in all these ways, and if it saw nothing.
     """
     module = _made(path, shape, classes, SEED).eval()
     where = f"model.path={path}"
@@ -132,8 +161,8 @@ def _checked(
     parameters = trainable(module)
     if not parameters:
         raise ConfigError(f"{where}: has no parameter to train")
-    records = torch.rand(3, *shape, generator=torch.Generator().manual_seed(SEED))
-    far = 100 * records.flip(0) - 30
+    many = _drawn(shape)
+    records, far = many[:3], 100 * many.flip(0) - 30
     before = _memory(module)
 
     def loss(own: dict[str, Tensor], some: Tensor, of: nn.Module = module) -> Tensor:
@@ -177,10 +206,7 @@ def _checked(
     apart = torch.stack(alone).reshape(together.shape)
     if not torch.allclose(together, apart, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(f"{where}: a record's output depends on the other records of its batch")
-    kept = ConfigError(
-        f"{where}: keeps something of the records that it has seen; keep nothing (and draw initial "
-        "values by torch alone)"
-    )
+    kept = ConfigError(f"{where}: {KEEPS}")
     first, *later = tried(seen)
     if not all(torch.equal(one.nan_to_num(), first.nan_to_num()) for one in later):
         raise kept
@@ -197,10 +223,36 @@ def _checked(
     return sum(one.numel() for one in parameters.values()), at_once
 
 
-def _memory(module: nn.Module) -> tuple[list[object], list[tuple[int, int]]]:
+def _memory(module: nn.Module) -> Memory:
     """What its parts hold (while that lives, nothing else has its id), and which ids and lengths
-    that has; torch itself refuses tensors changed in place.
+    that has, and how often its buffers were changed in place.
     """
     held = [value for part in module.modules() for value in vars(part).values()]
     lengths = (len(one) if isinstance(one, list | dict | set) else 0 for one in held)
-    return held, list(zip(map(id, held), lengths, strict=True))
+    versions = (one._version for one in module.buffers())
+    return held, [*map(id, held), *lengths, *versions]
+
+
+@cache
+def _unseen(
+    path: str | None,
+    content: str,
+    shape: tuple[int, ...],
+    classes: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[Tensor]:
+    """Some drawn records, and what a module gives of them that saw no data, nor did its file."""
+    module = _made(path, shape, classes, SEED).to(device, dtype).eval()
+    records = _drawn(shape).to(device, dtype)
+    return [records, *_given(module, records)]
+
+
+def _drawn(shape: tuple[int, ...]) -> Tensor:
+    return torch.rand(PROBE, *shape, generator=torch.Generator().manual_seed(SEED))
+
+
+def _given(module: nn.Module, records: Tensor) -> list[Tensor]:
+    """What it gives of the first record by itself, and of all together."""
+    with torch.no_grad():
+        return [module(some).nan_to_num() for some in (records[:1], records)]

@@ -156,6 +156,7 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
         for _ in range(plan.last_round):
             stack.step(shown=False)
         stack.mechanism.verify()
+        stack.refuse_kept()
         stack.collect()
         distinct = {member.ledger: member for member in stack.members}
         for member in distinct.values():  # what was released is what the plan's price is of

@@ -28,6 +28,17 @@ def passed(rows: list[Options]) -> bool:
     return not any(row["result"] == "FAIL" for row in rows)
 
 
+def failed_check(plan: Plan) -> str | None:
+    """What is to be said where a plugin failed its check as this run uses it."""
+    failed = [
+        f"FAILED its check: dpfl check {choice.component.origin}"
+        for group in CHECKED
+        if (choice := getattr(plan, group)).plugin
+        and not passed(_known(plan, group).get(_way(plan, group), []))
+    ]
+    return "; ".join(dict.fromkeys(failed)) or None
+
+
 def unchecked(plan: Plan) -> str | None:
     """What is to be said of a run's plugins that never passed their check as this run uses them;
     None where all did.
@@ -51,9 +62,8 @@ def unchecked(plan: Plan) -> str | None:
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
-        elif not passed(rows):
-            missing.append(f"FAILED its check: {again}")
-        elif left := [row["check"] for row in rows if row["result"] == UNMEASURED]:
+        elif passed(rows) and UNMEASURED in (row["result"] for row in rows):
+            left = [row["check"] for row in rows if row["result"] == UNMEASURED]
             what = " and ".join(dict.fromkeys(left))
             missing.append(f"checked, but for its {what}, which is not measured: {again}")
     return "; ".join(dict.fromkeys(missing)) or None

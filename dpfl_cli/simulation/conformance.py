@@ -149,6 +149,7 @@ class Kit:
 
     Attributes:
       plans: of as many seeds as the noise is tested with; the first is attacked.
+      longer: of two seeds and more rounds, to see whether runs mix.
       faults: check -> what is wrong, empty where it passed.
       reached: the largest distance between neighbours' contributions, in sensitivities.
       draws, variance: how much noise was looked at, and its variance over the priced one.
@@ -157,6 +158,7 @@ class Kit:
 
     plans: Sequence[Plan]
     federation: Federation
+    longer: Sequence[Plan] = ()
     faults: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in CHECKS})
     reached: float = 0.0
     draws: int = 0
@@ -180,8 +182,8 @@ class Kit:
             neighbours = [self._place(data) for data in others]
             beside = self._beside(neighbours)
             self._look(beside)
-            pair = [plan, self.plans[min(1, len(self.plans) - 1)]]
-            self._note(company(pair, [self.federation, neighbours[0]]))
+            runs = (self.longer or self.plans)[:2]
+            self._note(company([runs[0], runs[-1]], [self.federation, neighbours[0]]))
             self._climb(others[-2])
             self._noise()
         except Exception as error:
@@ -347,22 +349,20 @@ def leaks(play: Play) -> Iterator[Fault]:
             yield "influence", name
 
 
-def company(plans: Sequence[Plan], federations: Sequence[Federation]) -> Iterator[Fault]:
+def company(plans: Sequence[Plan], federations: list[Federation]) -> Iterator[Fault]:
     """Whether what the last of some runs comes to is another beside others than beside itself: what
     is reduced over all axes mixes runs, and then its price is not that of its own, nor would a play
     show others' data. (As many runs in both plays: rounding may depend on their number.)
     """
-    count = len(plans)
     mixed = Play(plans, federations, replay=False)
-    alike = Play([plans[-1]] * count, [federations[-1]] * count, replay=False)
+    alike = Play([plans[-1]] * len(plans), federations[-1:] * len(plans), replay=False)
     for number, states in enumerate(zip(mixed.states, alike.states, strict=True)):
         for side in ("server", "clients"):
             beside, alone = (getattr(state, side) for state in states)
             for name, value in beside.items():
                 if not _same(torch.cat([opened(value)[-1:], opened(alone[name])[-1:]])):
-                    kind = side.removesuffix("s")
-                    fault = f"{kind} state '{name}' after round {number} depends on the runs beside"
-                    yield "influence", f"{fault} its own: keep the first axis apart (dim=1)"
+                    fault = f"state '{name}' of {side} after round {number} depends on the runs"
+                    yield "influence", f"{fault} beside its own: keep the first axis apart (dim=1)"
 
 
 def _files(member: Member) -> dict[str, str]:

@@ -33,7 +33,7 @@ from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.draws import Sampling
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.views import CONVENTIONS, central, collusion
-from dpfl_cli.simulation.checked import unchecked
+from dpfl_cli.simulation.checked import failed_check, unchecked
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.member import Member, MetricsRow
 from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
@@ -144,11 +144,11 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
         return "none: values are released as they are"
     if not ledger.releases:
         return "nothing was released"
-    missing = proof_gap(plan)
+    missing = "; ".join(filter(None, (proof_gap(plan), failed_check(plan))))
     stated = (
         f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: "
         "proved"
-        if missing is None
+        if not missing
         else f"{CLAIMED}: {missing}"
     )
     if (check := unchecked(plan)) is not None:

@@ -204,7 +204,7 @@ class Stack:
 
     def _begin(self) -> None:
         """Sets up round 0 of the members that are at their beginning."""
-        self._refuse_kept()
+        self.refuse_kept()
         fresh = [run for run, member in enumerate(self.members) if member.state is None]
         if not fresh:
             return
@@ -318,10 +318,11 @@ class Stack:
                 f"{wanted[0]} of {wanted[1]}"
             )
 
-    def _refuse_kept(self) -> None:
+    def refuse_kept(self) -> None:
         """Asked before a run begins or goes on and when metrics are read, as what is kept is of use
         to later runs alone: it looks through the whole file of the method.
         """
+        self.objective.refuse_kept()
         if self.plan.algorithm.plugin:
             refuse_kept(type(self.algorithm))
 
@@ -346,10 +347,10 @@ class Stack:
         due = [(run, member) for run, member in enumerate(self.members) if member.due]
         if not due:
             return
-        self.mechanism.verify()
-        self._refuse_kept()
         average = self._average()
         metrics = self.objective.metrics(average)
+        self.mechanism.verify()
+        self.refuse_kept()
         if clash := sorted(plain.keys() & {"round", *metrics}):
             raise ConfigError(f"diagnostic '{clash[0]}': a metric has this name; rename it")
         # of a plugin's model nobody knows what its metrics look at

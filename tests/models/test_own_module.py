@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
@@ -111,6 +112,12 @@ class Drifts(Base):
     def forward(self, x):
         if torch.is_grad_enabled():
             self.mean = 0.999 * self.mean + 0.001 * x.detach().mean(0)
+        return self.layer(x - self.mean)
+
+class Late(Base):
+    def forward(self, x):
+        if len(x) >= 10:
+            self.mean.copy_(x.detach().mean(0))
         return self.layer(x - self.mean)
 
 class Normalised(Base):
@@ -252,6 +259,7 @@ def test_it_begins_as_its_layers_draw_by_the_runs_seed(path: str) -> None:
         (":Knows", "keeps something"),
         (":Everywhere", "keeps something"),
         (":Drifts", "keeps something"),
+        (":Late", "keeps something"),
         (":Normalised", "write GroupNorm"),
         (":Recurrent", "nn.LSTM: recurrent layers .* write its steps with nn.Linear"),
         (":Cell", "nn.GRUCell: recurrent layers"),
@@ -285,3 +293,87 @@ def test_the_identity_has_the_content_and_the_name(path: str) -> None:
     assert before == OwnModuleSettings(path=f"{moved}:Net").identity()
     moved.write_text(FILE + "# edited\n")
     assert before != OwnModuleSettings(path=f"{moved}:Net").identity()
+
+
+LATE = """
+import torch
+from torch import nn
+
+SEEN = {}
+
+class Plain(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(shape[0], classes)
+        self.register_buffer("mean", torch.zeros(shape[0]))
+        self.register_buffer("ready", torch.tensor(False))
+
+    def forward(self, x):
+        return self.layer(x)
+
+class Begins(Plain):
+    def forward(self, x):
+        if len(x) >= 40 and not self.ready:
+            self.mean.copy_(x.detach().mean(0))
+            self.ready.fill_(True)
+        return self.layer(x - self.mean)
+
+class Runs(Plain):
+    def forward(self, x):
+        if len(x) >= 40:
+            self.mean.lerp_(x.detach().mean(0), 1e-6)
+        return self.layer(x - self.mean)
+
+class Holds(Plain):
+    scale = 1.0
+
+    def forward(self, x):
+        if len(x) >= 40:
+            self.scale = float(x.detach().std())
+        return self.layer(x / self.scale)
+
+class Stats:
+    records, scale = 0, 1.0
+
+    def __call__(self, x):
+        self.records += len(x)
+        if self.records >= 200:
+            self.scale = float(x.detach().std())
+        return x / self.scale
+
+class Waits(Plain):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.stats = Stats()
+
+    def forward(self, x):
+        return self.layer(self.stats(x))
+
+class Everywhere(Plain):
+    def forward(self, x):
+        if len(x) >= 40 and "scale" not in SEEN:
+            SEEN["scale"] = float(x.detach().std())
+        return self.layer(x / SEEN.get("scale", 1.0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("Plain", 0), ("Begins", 3), ("Runs", 3), ("Holds", 3), ("Waits", 3), ("Everywhere", 3)],
+)
+@pytest.mark.parametrize(
+    "words", [["algorithm=fedavg", "dp=cdp"], ["algorithm=fedavg_record", "dp=record"]]
+)
+def test_what_is_kept_of_many_records_ends_a_run_before_it_has_a_result(
+    name: str, status: int, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No trial sees what begins with the fortieth record of a pass; a run looks where it reads
+    metrics, and so does the next one in the same process.
+    """
+    file = tmp_path / f"{name}.py"
+    file.write_text(f"{LATE}# {tmp_path}\n")  # a module of its own
+    data = ["dataset=synthetic_alpha_beta", "dataset.clients=6"]
+    for seed in (0, 1):
+        run = [*words, *data, "model=torch", f"model.path={file}:{name}", "rounds=2"]
+        assert main(["run", *run, f"seed={seed}", "--quiet"]) == status
+        assert ("keeps something of the records" in capsys.readouterr().err) == (status == 3)
