@@ -32,7 +32,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.threads import one_thread_each
 from dpfl_cli.models.losses import CrossEntropy, Loss, right
 from dpfl_cli.models.objective import Objective, misfit
-from dpfl_cli.models.passes import Activation, Layer, Passes
+from dpfl_cli.models.passes import Layer, Passes
 from dpfl_cli.models.prox import penalty_of
 from dpfl_cli.models.records import (
     CPU_BLOCK,
@@ -57,14 +57,12 @@ class Dense(Objective):
 
     Attributes:
       layers, loss: of the network; most have cross-entropy.
-      activation: sigma.
       ones: how many of a layer's inputs are always 1 and count as no input of initial values.
     """
 
     provides = frozenset({"clipped_gradient", "squared_gradient_norms"})
     unreleased_metrics = frozenset({"train_loss"})
     loss: Loss = CrossEntropy()
-    activation: Activation = "relu"
     ones = 0
 
     def __init__(self, settings: Any, federations: list[Federation], *rest: Any) -> None:
@@ -266,9 +264,7 @@ class Dense(Objective):
         for block in pool.together(lambda records: threads * self._pair_bytes(records)):
             given = block.of(models.unsqueeze(1))
             jobs = [partial(self._part_scores, given, part, scores) for part in block.parts(PART)]
-            apart = min(threads, len(jobs)) > 1
-            found = one_thread_each(jobs) if apart else [job() for job in jobs]
-            block.put(result, sum(found, result.new_zeros(())))
+            block.put(result, sum(one_thread_each(jobs, threads), result.new_zeros(())))
         return list((result[:, 0] / pool.counts.shape[1]).unbind(-1))
 
     def _part_scores(
@@ -280,7 +276,8 @@ class Dense(Objective):
         return torch.stack(shares, dim=-1)
 
     def _passes(self, parameters: Tensor) -> Passes:
-        return Passes(self.layers, self.activation, self.loss, parameters)
+        units = getattr(self.settings, "activation", "relu")  # one layer has none
+        return Passes(self.layers, units, self.loss, parameters)
 
     def _pair_bytes(self, records: int) -> int:
         """Bytes that a gradient of one pair works on; less than that where threads would have no

@@ -41,11 +41,6 @@ class Mlp(Dense):
     Parameters are flat, layer by layer: weights, then biases.
     """
 
-    @property
-    def activation(self) -> Activation:  # type: ignore[override]
-        found: Activation = self.settings.activation
-        return found
-
     @classmethod
     def layers_for(cls, settings: MlpSettings, info: DatasetInfo) -> list[Layer]:
         """Inputs, hidden units of every layer, classes."""

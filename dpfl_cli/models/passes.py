@@ -23,20 +23,14 @@ def sigmoid(z: Tensor, out: Tensor) -> None:
 
 
 _BACKWARD = torch.ops.aten
-# sigma(z), and delta * sigma'(z) from sigma(z) in place, in one pass
-ACTIVATIONS: dict[Activation, tuple[Callable[[Tensor, Tensor], object], ...]] = {
-    "sigmoid": (
-        sigmoid,
-        lambda d, a: _BACKWARD.sigmoid_backward.grad_input(d, a, grad_input=d),
-    ),
+# sigma(z), and delta * sigma'(z) from sigma(z), each in one pass
+ACTIVATIONS: dict[Activation, tuple[Callable[..., object], Callable[[Tensor, Tensor], Tensor]]] = {
+    "sigmoid": (sigmoid, _BACKWARD.sigmoid_backward),
     "relu": (
         lambda z, out: torch.clamp(z, min=0.0, out=out),
-        lambda d, a: _BACKWARD.threshold_backward.grad_input(d, a, 0.0, grad_input=d),
+        lambda delta, outputs: _BACKWARD.threshold_backward(delta, outputs, 0.0),
     ),
-    "tanh": (
-        lambda z, out: torch.tanh(z, out=out),
-        lambda d, a: _BACKWARD.tanh_backward.grad_input(d, a, grad_input=d),
-    ),
+    "tanh": (torch.tanh, _BACKWARD.tanh_backward),
 }
 
 
@@ -124,7 +118,7 @@ class Passes:
             self._layers, self._layers[1:], self._matrices[1:], strict=False
         ):
             outputs = sums.new_empty(*sums.shape[:2], above.width, sums.shape[-1])
-            self._activate(sums, outputs[:, :, : below.outputs])
+            self._activate(sums, out=outputs[:, :, : below.outputs])
             outputs[:, :, below.outputs] = 1.0
             outputs[:, :, below.outputs + 1 :] = 0.0
             self._activations.append(outputs)
@@ -139,7 +133,7 @@ class Passes:
         for number in range(len(self._layers) - 1, 0, -1):
             units = self._layers[number].inputs
             delta = _each(self._matrices[number][..., :units].mT, delta)
-            self._derive(delta, self._activations[number - 1][:, :, :units])
+            delta = self._derive(delta, self._activations[number - 1][:, :, :units])
             self._deltas.insert(0, delta)
 
     def squared_norms(self, inputs: Tensor) -> Tensor:
