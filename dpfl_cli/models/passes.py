@@ -24,7 +24,7 @@ def sigmoid(z: Tensor, out: Tensor) -> None:
 
 _BACKWARD = torch.ops.aten
 # sigma(z), and delta * sigma'(z) from sigma(z), each in one pass
-ACTIVATIONS: dict[Activation, tuple[Callable[..., object], Callable[[Tensor, Tensor], Tensor]]] = {
+ACTIVATIONS: dict[str, tuple[Callable[..., object], Callable[[Tensor, Tensor], Tensor]]] = {
     "sigmoid": (sigmoid, _BACKWARD.sigmoid_backward),
     "relu": (
         lambda z, out: torch.clamp(z, min=0.0, out=out),
@@ -100,7 +100,7 @@ class Passes:
     """
 
     def __init__(
-        self, layers: Sequence[Layer], activation: Activation, loss: Loss, parameters: Tensor
+        self, layers: Sequence[Layer], activation: str, loss: Loss, parameters: Tensor
     ) -> None:
         self._layers, self._loss = layers, loss
         self._activate, self._derive = ACTIVATIONS[activation]

@@ -132,11 +132,6 @@ class Code:
         single = self.builder.insert_element(none, number, _LANE(0))
         return self.shuffled(single, none, [0] * self.lanes)
 
-    def whole(self, array: tuple[Any, Any], index: int) -> Index:
-        """A whole number of an array."""
-        place = self.builder.gep(array[0], [_WHOLE(index)])
-        return Index(self.builder, self.builder.load(place))
-
     def greater(self, a: Any, b: Any) -> Any:
         """a > b, or either is not a number: such a value wins, so that it is not lost."""
         return self.builder.fcmp_unordered(">", a, b)

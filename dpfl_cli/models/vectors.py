@@ -55,7 +55,9 @@ def transposed(code, features, vector, rows, numbers, tiles):  # type: ignore[no
     """
     kind = ir.VectorType(rows[0].type.pointee, code.lanes)
     into = code.row(features, vector)
-    own = [code.row(rows, code.whole(numbers, lane)) for lane in range(code.lanes)]
+    whole = numbers[0].type.pointee
+    places = [code.load(numbers[0], code.index(lane), whole) for lane in range(code.lanes)]
+    own = [code.row(rows, Index(code.builder, place)) for place in places]
     with code.loop(tiles) as tile:
         found, apart = [code.load(row, tile, kind) for row in own], code.lanes
         while apart := apart // 2:  # halves of squares change places, then their quarters
