@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -32,21 +33,12 @@ class Index:
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
 
-    def _with(self, operation: Callable[..., Any], other: Index | int) -> Index:
+    def _with(self, operation: str, other: Index | int) -> Index:
         term = other.value if isinstance(other, Index) else self.value.type(other)
-        return Index(self.builder, operation(self.value, term))
+        return Index(self.builder, getattr(self.builder, operation)(self.value, term))
 
-    def __add__(self, other: Index | int) -> Index:
-        return self._with(self.builder.add, other)
-
-    def __sub__(self, other: Index | int) -> Index:
-        return self._with(self.builder.sub, other)
-
-    def __mul__(self, other: Index | int) -> Index:
-        return self._with(self.builder.mul, other)
-
-    def __floordiv__(self, other: Index | int) -> Index:
-        return self._with(self.builder.sdiv, other)
+    __add__, __sub__ = partialmethod(_with, "add"), partialmethod(_with, "sub")
+    __mul__, __floordiv__ = partialmethod(_with, "mul"), partialmethod(_with, "sdiv")
 
 
 class Sum:
