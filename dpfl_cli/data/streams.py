@@ -139,17 +139,10 @@ class Streams:
       seeds: one seed per run, R of them. Runs with equal seeds draw equal numbers.
       noise: the device that draws what is asked for on it (`DeviceDraws`); None for the host,
         which draws for every device.
-      last: the last round that is asked for, as far as is known: tiles are drawn up to it.
     """
 
-    def __init__(
-        self,
-        seeds: Sequence[int],
-        noise: Device | None = None,
-        last: int | None = None,
-    ) -> None:
+    def __init__(self, seeds: Sequence[int], noise: Device | None = None) -> None:
         self.seeds = list(seeds)
-        self._last = last
         self._device = None if noise is None else DeviceDraws(seeds, noise)
         # of a tile the multiples of its rounds that runs are in, and their first [R, rounds, ...]
         self._kept: dict[tuple[Any, ...], tuple[list[int], ndarray]] = {}
@@ -247,11 +240,7 @@ class Streams:
         epochs: list[int] = multiples.tolist()
         key = wanted.law, wanted.name, tile, clients, wanted.size, dtype
         known, values = self._kept.get(key, ([], np.empty((0, 0))))
-        needed = 1 + max(within.tolist(), default=0)
-        if known != epochs or needed > values.shape[1]:
-            most = depth if self._last is None else 1 + self._last - depth * min(epochs, default=0)
-            if needed <= most < depth:  # nobody goes on to the later rounds of these tiles
-                depth = most
+        if known != epochs:
             values = np.empty((len(epochs), depth, clients, wanted.size), dtype)
             jobs = [
                 partial(_fill, wanted, values, runs, slice(None), (*address, tile))

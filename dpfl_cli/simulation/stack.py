@@ -197,10 +197,8 @@ class Stack:
     def _streams(self, seeds: Sequence[int] | None) -> Streams:
         if seeds is None and self.plan.dp.noise == "secret":  # of seeds that nobody keeps
             return Streams([secrets.randbits(128) for _ in self.members])
-        each = max((spec.per_round for spec in self.plan.specs), default=1)
-        last = (max(self._last) + 1) * each - 1  # of the addresses of noise (`Mechanism`)
         drawn_by = noise_device(self.plan.runtime.noise, self.device)
-        return Streams(seeds or [member.plan.seed for member in self.members], drawn_by, last)
+        return Streams(seeds or [member.plan.seed for member in self.members], drawn_by)
 
     def _begin(self) -> None:
         """Sets up round 0 of the members that are at their beginning."""

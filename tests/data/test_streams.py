@@ -50,16 +50,14 @@ def slow(
 
 @pytest.mark.parametrize("law", ["normal", "uniform"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("last", [None, 162, 20], ids=["unknown", "last", "less"])
 @pytest.mark.parametrize(
     ("clients", "size"), [(1, 1), (20, 23), (256, 100), (300, 9), (700, 100), (260, 300)]
 )
 def test_draws_are_functions_of_their_address(
-    law: str, dtype: torch.dtype, clients: int, size: int, last: int | None, threads: None
+    law: str, dtype: torch.dtype, clients: int, size: int, threads: None
 ) -> None:
-    """And not of the last round that was said to be asked for."""
     seeds = [3, 1, 3, 1, 7]
-    batch = Streams(seeds, last=last)
+    batch = Streams(seeds)
     rounds = np.array([1, 5, 1, 90, 64])
     kind = np.float32 if dtype == torch.float32 else np.float64
     for ahead in (0, 1, 1, 70, 0):
