@@ -31,7 +31,7 @@ from dpfl_cli.reproduction.rows import (
     places,
     records,
 )
-from dpfl_cli.reproduction.tables import framed, rows_of
+from dpfl_cli.reproduction.tables import framed, labels_of, rows_of
 from dpfl_cli.simulation.store import RunRecord
 
 EDGES = "edges"  # column of winners: label -> where it is at an end of its axis
@@ -52,7 +52,7 @@ def rows_of_runs(
     """
     labels = list(dict.fromkeys(name for cell in cells for name in cell.run.labels))
     if searched is not None:
-        labels = list(searched.columns[: searched.columns.get_loc(MEASURE)])
+        labels = labels_of(searched)
     measures = artifact.measures
     late = [name for name, one in measures.items() if one.of_chosen]
     derived = {name: one for name, one in measures.items() if isinstance(one, Derived)}

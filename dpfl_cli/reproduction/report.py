@@ -23,7 +23,7 @@ from dpfl_cli.reproduction.grid import commands
 from dpfl_cli.reproduction.judge import GROUPS, IN_SPREAD, NEAR, NOT_RUN, PARTLY, STANDINS, Verdict
 from dpfl_cli.reproduction.measure import DASH, MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.tables import CSV
+from dpfl_cli.reproduction.tables import CSV, labels_of
 from dpfl_cli.reproduction.templating import MARKDOWN, template
 from dpfl_cli.reproduction.two_sizes import CHANGED, added, why
 from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
@@ -200,7 +200,7 @@ class Shown(Made):
         title = self.declared.title_of if self.declared else str
         parts = [pd.read_csv(self.folder / name) for name in CSV]
         frame = pd.concat(parts).astype({"value": float})
-        labels = list(frame.columns[: frame.columns.get_loc(MEASURE)])
+        labels = labels_of(frame)
         keys = [*labels, MEASURE, ROUND]
         rounds = sorted(frame[ROUND].dropna().unique())
         kept = [*rounds[:: len(rounds) // POINTS + 1], *rounds[-1:], math.nan]

@@ -41,8 +41,8 @@ from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
 
-# whether an artifact whose data are not here is left out
-Without = Callable[[Artifact, AbsentData], bool]
+# whether an artifact whose data are not here is left out; None: never
+Without = Callable[[Artifact, AbsentData], bool] | None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def prepare(
     artifacts: Sequence[Artifact],
     scale: Scale,
     store: RunStore,
-    without: Without = lambda artifact, error: False,
+    without: Without = None,
 ) -> list[Job]:
     """Plans every run of every artifact that is known of, before anything runs.
 
@@ -99,7 +99,11 @@ def prepare(
         except DpflError as error:
             text = str(error)
             named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
-            if isinstance(error, AbsentData) and without(artifact, absent := AbsentData(named)):
+            if (
+                without
+                and isinstance(error, AbsentData)
+                and without(artifact, absent := AbsentData(named))
+            ):
                 continue
             raise type(error)(named) from error
         jobs.append(job)
@@ -272,7 +276,7 @@ def dry_run(
     scale: Scale,
     outputs: Path,
     force: bool = False,
-    without: Without = lambda artifact, error: False,
+    without: Without = None,
 ) -> list[str]:
     """What a pass would run, an artifact a line with the stages of its search, and what all of it
     costs.
@@ -298,7 +302,7 @@ def reproduce(
     quiet: bool = False,
     force: bool = False,
     after: Callable[[Produced], None] = lambda one: None,
-    without: Without = lambda artifact, error: False,
+    without: Without = None,
 ) -> list[Produced]:
     """Makes all artifacts, each written as soon as its runs are there.
 
