@@ -263,9 +263,6 @@ def reproduce(
         if "=" in name:
             raise ConfigError(f"{name}: names of artifacts alone; write scale='quick' outside them")
 
-    def files_of(one: Any) -> dict[str, str]:
-        return {name: (one.folder / name).read_text() for name in CSV}
-
     with _one_at_a_time:
         note_command(["reproduce", *names, f"scale={scale}"])
         load_plugins(plugins)
@@ -280,7 +277,9 @@ def reproduce(
         Reproduced(
             one.job.artifact.name,
             one.folder,
-            from_csv(one.job.artifact, files_of(one)).frame,
+            from_csv(
+                one.job.artifact, {file: (one.folder / file).read_text() for file in CSV}
+            ).frame,
             pd.DataFrame(map(attrgetter(*FOUND), one.verdicts), columns=FOUND),
             one.gaps,
         )
