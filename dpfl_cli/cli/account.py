@@ -29,9 +29,9 @@ def execute(args: argparse.Namespace) -> int:
     for record in [store.match(name) for name in args.runs]:
         privacy = record.result["privacy"]
         claimed = " (claimed)" * is_claimed(privacy)
-        delta = privacy["delta"] if args.delta is None else args.delta
+        prices = prices_of(record, args.delta)
         rows = []
-        for priced in prices_of(record, args.delta):
+        for priced in prices:
             remarks = [priced.reason or "vacuous: above 20" * priced.vacuous]
             shown = ""
             if priced.epsilon is not None:
@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
             rows.append((priced.accountant, shown, "; ".join(filter(None, remarks))))
         title = (
             f"{record.id}: {privacy['unit']}, {privacy['relation']}, "
-            f"{record.ledger.releases} releases, delta {delta:g}"
+            f"{record.ledger.releases} releases, delta {prices[0].delta:g}"
         )
         print_table(("accountant", "epsilon", "remark"), rows, title)
         for line in _remarks(record, args.delta is None):

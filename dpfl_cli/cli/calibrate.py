@@ -4,7 +4,13 @@ has no such target the epsilon of its noise, without running it.
 
 import argparse
 
-from dpfl_cli.cli.pricing import add_run_arguments, privacy_lines, private_plan, release_line
+from dpfl_cli.cli.pricing import (
+    add_run_arguments,
+    noise_of,
+    privacy_lines,
+    private_plan,
+    release_line,
+)
 from dpfl_cli.privacy.nominal import proved_from
 
 
@@ -21,11 +27,10 @@ def execute(args: argparse.Namespace) -> int:
 
     plan = private_plan(args.overrides, args.plugin)
     dp, ledger = plan.dp, plan.ledger()
-    field = plan.mechanism.target.noise_field
-    noise = None if field is None else getattr(plan.mechanism.settings, field)
     report = privacy_report(plan, ledger)
-    if noise is not None:
-        print(f"mechanism.{field}={noise!r}")
+    for key, value in noise_of(plan).items():
+        if value is not None:
+            print(f"{key}={value!r}")
     for line in privacy_lines(plan, report):
         print(f"  {line}")
     if "calibration" in report and dp.epsilon is not None:

@@ -184,21 +184,20 @@ def print_pivot(
 
 def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:
     """By the values of some keys as they are written: mean, std (ddof 1), seeds and text."""
-    rows = {record.id: row_of(record) for record in records}
-    known = {key for row in rows.values() for key in row}
+    found = [(record, row_of(record)) for record in records]
+    known = {key for _, row in found for key in row}
     for key in keys:
         if key not in known:
             raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
         if keys.count(key) > 1:
             raise ConfigError(f"{key}: listed twice in --rows and --cols; write it once")
-    ordered = sorted(records, key=lambda one: [order(rows[one.id].get(key)) for key in keys])
-    found = [(rows[record.id], settings_of(record.config)) for record in ordered]
+    found.sort(key=lambda pair: [order(pair[1].get(key)) for key in keys])
     frame = pd.DataFrame(
         {
-            **{key: [text_of(row.get(key)) for row, _ in found] for key in keys},
-            "value": [row.get(metric) if row["status"] == "done" else None for row, _ in found],
-            "settings": [settings for _, settings in found],
-            "report": [record.result["privacy"] for record in ordered],
+            **{key: [text_of(row.get(key)) for _, row in found] for key in keys},
+            "value": [row.get(metric) if row["status"] == "done" else None for _, row in found],
+            "settings": [settings_of(record.config) for record, _ in found],
+            "report": [record.result["privacy"] for record, _ in found],
         }
     )
     grouped = frame.astype({"value": float}).groupby(list(keys), sort=False)

@@ -40,9 +40,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _lines(group: str) -> dict[str, str]:
     """Option -> what it is, of config files and of what plugins bring."""
-    lines = {path.stem: line_of(group, path) for path in option_files(group)}
-    own = [one for one in components(group).values() if one.origin != "dpfl"]
-    return lines | {one.name: one.summary for one in own}
+    own = {one.name: one.summary for one in components(group).values() if one.origin != "dpfl"}
+    return {path.stem: line_of(group, path) for path in option_files(group)} | own
 
 
 # --- config files ---------------------------------------------------------------------------------

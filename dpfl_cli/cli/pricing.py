@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
@@ -41,6 +41,14 @@ def private_plan(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
     if plan.dp.trust == "none":
         raise ConfigError("calibrate: dp=none adds no noise; choose dp=ldp or dp=cdp, say")
     return plan
+
+
+def noise_of(plan: "Plan") -> dict[str, Any]:
+    """The option of a plan's mechanism that says how much noise there is -> its value, if it has
+    one.
+    """
+    field = plan.mechanism.target.noise_field
+    return {f"mechanism.{field}": getattr(plan.mechanism.settings, field)} if field else {}
 
 
 def privacy_lines(plan: "Plan", report: "Report") -> list[str]:

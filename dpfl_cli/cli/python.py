@@ -23,7 +23,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from dpfl_cli.cli import run as command
 from dpfl_cli.cli.audit import audited
 from dpfl_cli.cli.check import checked
-from dpfl_cli.cli.pricing import plan_of, prices_of, private_plan
+from dpfl_cli.cli.pricing import noise_of, plan_of, prices_of, private_plan
 from dpfl_cli.cli.reproduce import left_out, possible
 from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
 from dpfl_cli.config.errors import ConfigError as ConfigError
@@ -179,9 +179,7 @@ def calibrate(*overrides: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """
     with _one_at_a_time:
         plan = private_plan(overrides, plugins)
-    field = plan.mechanism.target.noise_field
-    noise = {f"mechanism.{field}": getattr(plan.mechanism.settings, field)} if field else {}
-    return noise | privacy_report(plan, plan.ledger())
+    return noise_of(plan) | privacy_report(plan, plan.ledger())
 
 
 @_typed
@@ -255,7 +253,6 @@ def reproduce(
       quiet: without progress.
     """
     from dpfl_cli.papers import select
-    from dpfl_cli.reproduction.grid import with_seeds
     from dpfl_cli.reproduction.reproduce import check_scale
     from dpfl_cli.reproduction.reproduce import reproduce as make
     from dpfl_cli.reproduction.tables import CSV, from_csv
@@ -266,19 +263,13 @@ def reproduce(
         if "=" in name:
             raise ConfigError(f"{name}: names of artifacts alone; write scale='quick' outside them")
 
-    def files_of(one: Any) -> dict[str, str]:
-        return {name: (one.folder / name).read_text() for name in CSV}
-
     with _one_at_a_time:
         note_command(["reproduce", *names, f"scale={scale}"])
         load_plugins(plugins)
         pass_on(plugins)
         size, outputs = check_scale(scale), outputs_dir()
-        found = select(names)
-        if seeds is not None:
-            which = range(seeds) if isinstance(seeds, int) else seeds
-            found = [with_seeds(one, size, which) for one in found]
-        chosen = possible(found, names, size, RunStore(outputs))
+        which = range(seeds) if isinstance(seeds, int) else seeds
+        chosen = possible(select(names), names, size, RunStore(outputs), which)
         say = (lambda line: None) if quiet else partial(print, file=sys.stderr)
         absent = partial(left_out, names, [])
         made = make(chosen, size, outputs, say, quiet, without=absent)
@@ -286,7 +277,9 @@ def reproduce(
         Reproduced(
             one.job.artifact.name,
             one.folder,
-            from_csv(one.job.artifact, files_of(one)).frame,
+            from_csv(
+                one.job.artifact, {file: (one.folder / file).read_text() for file in CSV}
+            ).frame,
             pd.DataFrame(map(attrgetter(*FOUND), one.verdicts), columns=FOUND),
             one.gaps,
         )

@@ -101,17 +101,15 @@ def execute(args: argparse.Namespace) -> int:
     if args.check_published is not None:
         return _check(args.check_published, chosen)
 
-    from dpfl_cli.reproduction.grid import commands, with_seeds
+    from dpfl_cli.reproduction.grid import commands
     from dpfl_cli.reproduction.published import publish_artifact
     from dpfl_cli.reproduction.report import write_report
     from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
     from dpfl_cli.simulation.store import RunStore
 
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
-    if seeds:
-        which = _seeds(seeds[0])
-        chosen = [with_seeds(one, scale, which) for one in chosen]
-    artifacts = possible(chosen, names, scale, RunStore(outputs_dir()))
+    which = _seeds(seeds[0]) if seeds else None
+    artifacts = possible(chosen, names, scale, RunStore(outputs_dir()), which)
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:
             raise ConfigError(f"--at-most {args.at_most:g}: a number of minutes above 0")
@@ -173,13 +171,20 @@ def left_out(
 
 
 def possible(
-    artifacts: Sequence["Artifact"], names: Sequence[str], scale: "Scale", store: "RunStore"
+    artifacts: Sequence["Artifact"],
+    names: Sequence[str],
+    scale: "Scale",
+    store: "RunStore",
+    seeds: range | None = None,
 ) -> list["Artifact"]:
     """Without those of dpfl that need a GPU where there is none, unless they are called by their
-    own names, or finished.
+    own names, or finished; with other seeds than the declared ones, where there are any.
     """
     from dpfl_cli.data.devices import pick_device
+    from dpfl_cli.reproduction.grid import with_seeds
 
+    if seeds is not None:
+        artifacts = [with_seeds(one, scale, seeds) for one in artifacts]
     kept, on_cpu = [], pick_device("auto").type == "cpu"
     for one in artifacts:
         size = one.size(scale)

@@ -22,7 +22,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.claim import Claim
-from dpfl_cli.reproduction.measure import Best, Measure, Metric, Where, checked
+from dpfl_cli.reproduction.measure import Best, Checked, Measure, Metric, Where
 
 Scale = Literal["smoke", "quick", "paper"]
 Seeds = PositiveInt | range | Sequence[NonNegativeInt]  # so many, 0, 1, ..., or which
@@ -57,7 +57,7 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Checked):
     """One run for every seed of the scale.
 
     Attributes:
@@ -83,14 +83,14 @@ class Run:
                 object.__setattr__(self, "overrides", shlex.split(self.overrides))
             except ValueError as error:
                 raise ConfigError(f"run: overrides={self.overrides!r}: {error}") from None
-        checked(self)
+        super().__post_init__()
 
 
 Runs = Iterator[Run]
 
 
 @dataclass(frozen=True)
-class Size:
+class Size(Checked):
     """How much of it a scale is.
 
     Attributes:
@@ -111,9 +111,6 @@ class Size:
     cells: str = ""
     gpu: bool = False
 
-    def __post_init__(self) -> None:
-        checked(self)
-
     @property
     def which(self) -> Sequence[int]:
         """The seeds."""
@@ -124,7 +121,7 @@ SEARCH_SEEDS = (1000, 1001)  # of a search's two stages; the seeds of a size are
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class Search(Checked):
     """At its scales the cells of a grid (of the labels that a `Best` is over) are found in stages:
     all of them at reduced size with one seed, the best few at full size with another, and the best
     of these with the seeds of the size. What is in no grid of several cells has all seeds at once.
@@ -150,9 +147,6 @@ class Search:
     always: Sequence[Where] = ()
     finalists: bool = False
 
-    def __post_init__(self) -> None:
-        checked(self)
-
 
 # few runs of scale=quick, made small: no artifact declares them (see `grid.runs_of`)
 TRIAL = Size(1, 0.3, "a trial: few and small runs, to see that it works")
@@ -172,7 +166,7 @@ def untrained(note: str = "nothing is trained", minutes: float = 0.01) -> dict[S
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Checked):
     """Labels down the side, labels across the top, measures in each cell; the paper's number
     beside. Each of them is one name, or several: Table("Loss", "method", "clients", "loss").
     """
@@ -185,12 +179,9 @@ class Table:
     where: Where = field(default_factory=dict)
     notes: Sequence[str] = ()
 
-    def __post_init__(self) -> None:
-        checked(self)
-
 
 @dataclass(frozen=True)
-class Figure:
+class Figure(Checked):
     """One figure, a panel per value of the labels in `panels` (one or two).
 
     lines: y over x (a numeric label, or a measure of the same labels), a line per `series`.
@@ -229,15 +220,12 @@ class Figure:
     marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     title: str = ""
 
-    def __post_init__(self) -> None:
-        checked(self)
-
 
 ABOVE: Sequence[Claim] = []  # no other list is it: the claims above an artifact in its file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Artifact:
+class Artifact(Checked):
     """A table or figure of a paper.
 
     Attributes:
@@ -282,7 +270,7 @@ class Artifact:
     asked: range = range(0)
 
     def __post_init__(self) -> None:
-        checked(self)
+        super().__post_init__()
         module = getattr(self._function, "__globals__", {})
         if self.paper is None:
             package = sys.modules.get(module.get("__package__", ""))

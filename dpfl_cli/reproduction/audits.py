@@ -18,7 +18,7 @@ EACH = 6  # audits of a worker process: of fewer, its start costs more than it s
 NOT_GAUSSIAN = "scores are not Gaussian"
 
 
-def make_all(cells: Iterable[Cell], outputs: Path, title: str, quiet: bool = False) -> None:
+def make_all(cells: Iterable[Cell], outputs: Path, title: str, quiet: bool) -> None:
     """Makes the audits of plans that are not kept yet: a stack of small rounds is Python's time,
     so that they go to a worker process a core where they are many.
 

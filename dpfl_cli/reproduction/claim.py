@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.comparison import Comparison, Comparisons, each_seed
-from dpfl_cli.reproduction.measure import Where, checked
+from dpfl_cli.reproduction.measure import Checked, Where
 from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid
 
 Prior = Literal["holds", "fails", "open"]
@@ -24,7 +24,7 @@ CITED = re.compile(
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Checked):
     """A statement of the paper, or of ours about it.
 
     Made by `@claim` where its comparisons are a function of its own, whose docstring then is the
@@ -55,7 +55,7 @@ class Claim:
     readings: Mapping[str, Judge | Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        checked(self)
+        super().__post_init__()
         if not self.ours and not CITED.search(self.source):
             raise ConfigError(
                 f"claim {self.id}: source={self.source!r} is no place in the paper; "

@@ -1,4 +1,6 @@
-"""An artifact's folder: written aside, put in place as a whole, and read back."""
+"""An artifact's folder: its pages, from its CSV files; written aside, put in place as a whole, and
+read back.
+"""
 
 import fcntl
 import json
@@ -12,18 +14,42 @@ from typing import Any, cast
 
 from dpfl_cli.data.files import encoded, replace_folder
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
-from dpfl_cli.reproduction.judge import VERDICT, Verdict, recorded
+from dpfl_cli.reproduction.judge import VERDICT, Verdict, claims_json, judge, recorded
+from dpfl_cli.reproduction.layout import page
+from dpfl_cli.reproduction.rows import Rows
+from dpfl_cli.reproduction.tables import CSV, from_csv
 from dpfl_cli.simulation.store import explained
 
 PAGES = ("table.csv", "series.csv", "table.md", "claims.json", "manifest.json")
 SEARCH = "search.csv"
 FIGURES = ("figure.png", "figure.pdf")
+Files = Mapping[str, bytes]  # name -> content
 
 
 def files_of(artifact: Artifact, scale: Scale) -> tuple[str, ...]:
     """The files of an artifact's folder."""
     figures = FIGURES if artifact.figures else ()
     return PAGES + figures + ((SEARCH,) if artifact.searched(scale) else ())
+
+
+def pages_of(
+    artifact: Artifact, scale: Scale, files: Files
+) -> tuple[Rows, list[Verdict], dict[str, str]]:
+    """The rows, the verdicts, and table.md and claims.json, as manifest and CSV files give them
+    today.
+    """
+    manifest = json.loads(files["manifest.json"])
+    rows = from_csv(artifact, {name: files[name].decode() for name in CSV})
+    verdicts = judge(artifact, scale, rows, manifest["data"])
+    horizon, gaps, search = manifest["tested_to"], manifest["gaps"], files.get(SEARCH, b"").decode()
+    return (
+        rows,
+        verdicts,
+        {
+            "claims.json": claims_json(artifact, scale, verdicts, horizon, rows),
+            "table.md": page(artifact, scale, rows, verdicts, horizon, gaps, search),
+        },
+    )
 
 
 def artifact_folder(outputs: Path, name: str, scale: str) -> Path:

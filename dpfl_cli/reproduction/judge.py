@@ -26,6 +26,7 @@ from dpfl_cli.reproduction.verdict import (
     Judged,
     Variances,
     decisive,
+    interval_text,
     judged,
     pooled,
     true_in_mean,
@@ -47,6 +48,13 @@ GROUPS = {  # of claims, as they are counted
     "ours": "Our own claims",
     "invariant": "Invariants",
 }
+CHANGED = (
+    "Of artifacts that are here at two sizes, the claims with another finding at the larger one; "
+    "what differs between the two sizes, whether or not it is the cause (comparisons are the "
+    "claim's, the rest is how far all of the artifact is run); and a comparison that changed: its "
+    "difference with the 95 % interval at the smaller size, then at the larger. A claim fails "
+    "where one of its comparisons does at 5 % over all of them."
+)
 RECORDED = Path(__file__).with_name("recorded.json")
 
 
@@ -104,6 +112,34 @@ class Verdict:
     def moved(self) -> bool:
         """Whether something else was recorded."""
         return self.recorded not in ("", self.finding)
+
+    def added_to(self, smaller: "Verdict") -> str:
+        """The comparisons that it has and the verdict of a smaller size has not."""
+        known = {one["text"] for one in smaller.comparisons}
+        new = sum(one["text"] not in known for one in self.comparisons)
+        all_of = len(self.comparisons)
+        only = f"{new} of {all_of} comparison{'s' if all_of > 1 else ''} at the larger size only"
+        return only if new else ""
+
+    def why_not(self, smaller: "Verdict") -> str:
+        """Why it is not what was found at a smaller size: the first comparison at both that is
+        found otherwise now, one with the new finding before others; or the first that does not
+        hold.
+        """
+        known = {one["text"]: one for one in smaller.comparisons}
+        mine = self.comparisons
+        changed = [
+            one for one in mine if known.get(one["text"], {}).get("finding") != one["finding"]
+        ]
+        decisive = [one for one in changed if one["finding"] == self.finding]
+        for one in (*decisive, *changed, *(one for one in mine if one["finding"] != HOLDS)):
+            earlier = _said_of(known[one["text"]]) if one["text"] in known else "not compared"
+            return f"`{one['text']}`: {earlier}; then {_said_of(one)}"
+        return self.reason
+
+
+def _said_of(comparison: Mapping[str, Any]) -> str:
+    return interval_text(comparison) or str(comparison.get("reason", comparison["finding"]))
 
 
 VERDICT = TypeAdapter(Verdict)  # to and from claims.json

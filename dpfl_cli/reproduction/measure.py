@@ -24,8 +24,39 @@ LONG = 80  # characters: of a longer value errors show the type
 LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
 
 
+class Checked:
+    """A declaration that refuses values of types that its fields do not take; one, where several
+    are asked for, becomes a tuple of it: rows="method".
+
+    Raises:
+      ConfigError: names the field.
+    """
+
+    def __post_init__(self) -> None:
+        own: type = type(self)
+        for name, (several, kind) in _fields(own).items():
+            value = _without_numpy(getattr(self, name))
+            if several and (isinstance(value, str | Mapping) or not isinstance(value, Iterable)):
+                value = (value,)
+            if several and not isinstance(value, list | tuple):  # gone through once, maybe
+                value = tuple(value)
+            if isinstance(value, Mapping):
+                value = {key: _without_numpy(one) for key, one in value.items()}
+            elif isinstance(value, list | tuple) and any(hasattr(one, "tolist") for one in value):
+                value = [_without_numpy(one) for one in value]
+            try:
+                kind.validate_python(value, strict=True)
+            except ValidationError as error:
+                wrong = error.errors()[0]["input"]
+                what = f"{own.__name__.lower()} {getattr(self, 'id', '')}".rstrip()
+                shown = text if len(text := repr(wrong)) < LONG else f"a {type(wrong).__name__}"
+                said = alternatives(error.errors(), of_fields=False)
+                raise ConfigError(f"{what}: {name}={shown}: {said}") from None
+            object.__setattr__(self, name, value)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class Measure(Checked):
     """A number of every run, or of several rows.
 
     Attributes:
@@ -45,9 +76,6 @@ class Measure:
     where: Where = field(default_factory=dict)
     summary: Literal["mean", "min", "max"] = "mean"
     scale: Literal["log", "logit", "linear", ""] = ""
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     @property
     def even_scale(self) -> str:
@@ -186,7 +214,7 @@ class Derived(Measure):
 
 
 @dataclass(frozen=True)
-class Best:
+class Best(Checked):
     """Choice of the best cell of a grid `over` some labels, by the mean of one measure over seeds.
 
     Chosen separately for every combination of the other labels; marks the rows (`best`, and `rank`
@@ -206,37 +234,6 @@ class Best:
     top: PositiveInt = 1
     where: Where = field(default_factory=dict)
     note: str = ""
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-
-def checked(declared: Any) -> None:
-    """Refuses values of types that fields do not take; one, where several are asked for, becomes a
-    tuple of it: rows="method".
-
-    Raises:
-      ConfigError: names the field.
-    """
-    for name, (several, kind) in _fields(declared.__class__).items():
-        value = _without_numpy(getattr(declared, name))
-        if several and (isinstance(value, str | Mapping) or not isinstance(value, Iterable)):
-            value = (value,)
-        if several and not isinstance(value, list | tuple):  # it can be gone through once, maybe
-            value = tuple(value)
-        if isinstance(value, Mapping):
-            value = {key: _without_numpy(one) for key, one in value.items()}
-        elif isinstance(value, list | tuple) and any(hasattr(one, "tolist") for one in value):
-            value = [_without_numpy(one) for one in value]
-        try:
-            kind.validate_python(value, strict=True)
-        except ValidationError as error:
-            wrong = error.errors()[0]["input"]
-            what = f"{type(declared).__name__.lower()} {getattr(declared, 'id', '')}".rstrip()
-            shown = text if len(text := repr(wrong)) < LONG else f"a {type(wrong).__name__}"
-            said = alternatives(error.errors(), of_fields=False)
-            raise ConfigError(f"{what}: {name}={shown}: {said}") from None
-        object.__setattr__(declared, name, value)
 
 
 def _without_numpy(value: Any) -> Any:

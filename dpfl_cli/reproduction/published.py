@@ -1,21 +1,25 @@
 """What is published: committed copies of finished artifacts, their index, and the check of them."""
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dpfl_cli.config.errors import DpflError, StoreError
 from dpfl_cli.data.files import write_atomically
 from dpfl_cli.reproduction.artifact import Artifact, Scale
-from dpfl_cli.reproduction.folder import SEARCH, Made, artifact_folder, files_of, folders, publish
-from dpfl_cli.reproduction.judge import Verdict, claims_json, judge, record
-from dpfl_cli.reproduction.layout import page
+from dpfl_cli.reproduction.folder import (
+    Files,
+    Made,
+    artifact_folder,
+    files_of,
+    folders,
+    pages_of,
+    publish,
+)
+from dpfl_cli.reproduction.judge import record
 from dpfl_cli.reproduction.report import index_md
-from dpfl_cli.reproduction.tables import CSV, from_csv
 
 PUBLISHED = "published"  # the one folder under outputs that is committed
 INDEX = "index.md"
-Files = Mapping[str, bytes]  # name -> content
 HOW = "make publish (dpfl reproduce all scale=quick --publish)"
 
 
@@ -34,25 +38,12 @@ def publish_artifact(outputs: Path, artifact: Artifact, scale: Scale) -> Path:
         raise StoreError(
             f"{error.filename}: cannot be read ({error.strerror}); reproduce {artifact.name} again"
         ) from error
-    record(artifact.name, scale, remade(artifact, scale, files)[0])
+    record(artifact.name, scale, pages_of(artifact, scale, files)[1])
     folder = root / artifact.name / scale
-    publish(folder, {**files, **remade(artifact, scale, files)[1]})  # they say what is recorded now
+    *_, pages = pages_of(artifact, scale, files)  # they say what is recorded now
+    publish(folder, {**files, **pages})
     write_atomically(root / INDEX, index_md(root).encode())
     return folder
-
-
-def remade(
-    artifact: Artifact, scale: Scale, files: Files
-) -> tuple[Sequence[Verdict], dict[str, str]]:
-    """The verdicts, and table.md and claims.json, as the CSV files give them today."""
-    manifest = json.loads(files["manifest.json"])
-    rows = from_csv(artifact, {name: files[name].decode() for name in CSV})
-    verdicts = judge(artifact, scale, rows, manifest["data"])
-    horizon, gaps, search = manifest["tested_to"], manifest["gaps"], files.get(SEARCH, b"").decode()
-    return verdicts, {
-        "claims.json": claims_json(artifact, scale, verdicts, horizon, rows),
-        "table.md": page(artifact, scale, rows, verdicts, horizon, gaps, search),
-    }
 
 
 def check_published(
@@ -107,7 +98,7 @@ def _checked(made: Made, artifact: Artifact) -> tuple[int, list[str]]:
     if made.damage:
         return 0, [f"damaged ({made.damage}); reproduce and publish it again"]
     lines = [] if made.complete else ["not complete: some of its runs failed; reproduce it again"]
-    verdicts, again = remade(artifact, made.scale, present)
+    _, verdicts, again = pages_of(artifact, made.scale, present)
     lines += [
         f"{file} is not what its CSV files give today; reproduce and publish it again"
         for file, text in again.items()

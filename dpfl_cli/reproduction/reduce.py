@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Best, Deri
 from dpfl_cli.reproduction.numbers import Row, numbers_of, row_of
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import (
-    LabelValues,
     Missing,
     Rows,
     is_number,
@@ -31,7 +31,7 @@ from dpfl_cli.reproduction.rows import (
     places,
     records,
 )
-from dpfl_cli.reproduction.tables import framed, rows_of
+from dpfl_cli.reproduction.tables import framed, labels_of, rows_of
 from dpfl_cli.simulation.store import RunRecord
 
 EDGES = "edges"  # column of winners: label -> where it is at an end of its axis
@@ -52,7 +52,7 @@ def rows_of_runs(
     """
     labels = list(dict.fromkeys(name for cell in cells for name in cell.run.labels))
     if searched is not None:
-        labels = list(searched.columns[: searched.columns.get_loc(MEASURE)])
+        labels = labels_of(searched)
     measures = artifact.measures
     late = [name for name, one in measures.items() if one.of_chosen]
     derived = {name: one for name, one in measures.items() if isinstance(one, Derived)}
@@ -90,13 +90,10 @@ def measured(
     names: Sequence[str],
     labels: Sequence[str],
 ) -> pd.DataFrame:
-    """The rows of some measures of cells alone, with nothing chosen."""
-    groups: dict[LabelValues, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(tuple(sorted(cell.run.labels.items())), []).append(cell)
+    """The rows of some measures of cells alone, in which a run's stand together; nothing chosen."""
     rows = [
         row
-        for equal in groups.values()
+        for _, equal in groupby(cells, lambda cell: cell.run.labels)
         for row in numbers_of(artifact, sorted(equal, key=lambda one: one.seed), records, names)
     ]
     return framed(artifact, labels, rows)

@@ -20,12 +20,20 @@ from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.folder import Made, folders, publish
 from dpfl_cli.reproduction.grid import commands
-from dpfl_cli.reproduction.judge import GROUPS, IN_SPREAD, NEAR, NOT_RUN, PARTLY, STANDINS, Verdict
+from dpfl_cli.reproduction.judge import (
+    CHANGED,
+    GROUPS,
+    IN_SPREAD,
+    NEAR,
+    NOT_RUN,
+    PARTLY,
+    STANDINS,
+    Verdict,
+)
 from dpfl_cli.reproduction.measure import DASH, MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.tables import CSV
+from dpfl_cli.reproduction.tables import CSV, labels_of
 from dpfl_cli.reproduction.templating import MARKDOWN, template
-from dpfl_cli.reproduction.two_sizes import CHANGED, added, why
 from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 
 ASSETS = ("report.css", "report.js")
@@ -154,8 +162,8 @@ class Shown(Made):
             if known and known.finding != one.finding:
                 start, end = (made.manifest["tested_to"] for made in (self.before, self))
                 further = f"{start} → {end}" if start != end else ""
-                shown = "; ".join(filter(None, [added(known, one), further])) or DASH
-                changes.append((one, known.finding, shown, why(known, one)))
+                shown = "; ".join(filter(None, [one.added_to(known), further])) or DASH
+                changes.append((one, known.finding, shown, one.why_not(known)))
         return changes
 
     @property
@@ -200,7 +208,7 @@ class Shown(Made):
         title = self.declared.title_of if self.declared else str
         parts = [pd.read_csv(self.folder / name) for name in CSV]
         frame = pd.concat(parts).astype({"value": float})
-        labels = list(frame.columns[: frame.columns.get_loc(MEASURE)])
+        labels = labels_of(frame)
         keys = [*labels, MEASURE, ROUND]
         rounds = sorted(frame[ROUND].dropna().unique())
         kept = [*rounds[:: len(rounds) // POINTS + 1], *rounds[-1:], math.nan]
@@ -212,13 +220,11 @@ class Shown(Made):
         rows = [row for row in rows if row[len(keys)] is not None]
         words = {str(value) for row in rows for value in row[: len(keys) - 1]} | set(labels)
         titles = {word: shown for word in sorted(words) if (shown := title(word)) != word}
-        return {"labels": labels, "rows": rows, "titles": titles, "log": self._logarithmic()}
-
-    def _logarithmic(self) -> list[str]:
-        """The measures that the first figure of each draws on a logarithmic scale."""
         figures = self.declared.figures if self.declared else ()
+        # the first figure of a measure says whether its scale is logarithmic
         first = {measure: figure.log for figure in reversed(figures) for measure in figure.measures}
-        return [measure for measure, log in first.items() if {"y", "colour"} & set(log)]
+        log = [measure for measure, axes in first.items() if {"y", "colour"} & set(axes)]
+        return {"labels": labels, "rows": rows, "titles": titles, "log": log}
 
 
 def _plain(value: Any) -> Any:

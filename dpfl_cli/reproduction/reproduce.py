@@ -17,26 +17,32 @@ import torch
 
 import dpfl_cli
 from dpfl_cli.config.errors import AbsentData, ConfigError, DpflError, nearest
+from dpfl_cli.data.files import encoded
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.audits import make_all
 from dpfl_cli.reproduction.figure import draw
-from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, publish, read_folder
+from dpfl_cli.reproduction.folder import (
+    SEARCH,
+    artifact_folder,
+    pages_of,
+    publish,
+    read_folder,
+)
 from dpfl_cli.reproduction.grid import Cell
-from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, judge
-from dpfl_cli.reproduction.layout import page
+from dpfl_cli.reproduction.judge import Verdict, count_verdicts
 from dpfl_cli.reproduction.measure import Fact
 from dpfl_cli.reproduction.numbers import applies
 from dpfl_cli.reproduction.reduce import edges_text, rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
 from dpfl_cli.reproduction.search import Job, search
-from dpfl_cli.reproduction.tables import from_csv, to_csv
+from dpfl_cli.reproduction.tables import to_csv
 from dpfl_cli.simulation.execute import Outcome, execute, execute_alone
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
 
-# whether an artifact whose data are not here is left out
-Without = Callable[[Artifact, AbsentData], bool]
+# whether an artifact whose data are not here is left out; None: never
+Without = Callable[[Artifact, AbsentData], bool] | None
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ def prepare(
     artifacts: Sequence[Artifact],
     scale: Scale,
     store: RunStore,
-    without: Without = lambda artifact, error: False,
+    without: Without = None,
 ) -> list[Job]:
     """Plans every run of every artifact that is known of, before anything runs.
 
@@ -93,7 +99,11 @@ def prepare(
         except DpflError as error:
             text = str(error)
             named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
-            if isinstance(error, AbsentData) and without(artifact, absent := AbsentData(named)):
+            if (
+                without
+                and isinstance(error, AbsentData)
+                and without(artifact, absent := AbsentData(named))
+            ):
                 continue
             raise type(error)(named) from error
         jobs.append(job)
@@ -155,28 +165,22 @@ def produce(
         job = search(artifact, job.scale, ended)
     made = ended(job.cells)
     _audit(job, store.outputs, quiet)
-    tables = to_csv(rows_of_runs(artifact, job.cells, made, job.rows))
-    rows = from_csv(artifact, tables)  # so that page and verdicts are what the files give
+    rows = rows_of_runs(artifact, job.cells, made, job.rows)
+    edges = edges_text(artifact, rows)
     gaps = [
         f"run {run} ({outcome.plan.label}) failed: {outcome.reason}"
         for run, outcome in outcomes.items()
         if outcome.status == "failed"
     ]
-    verdicts = judge(artifact, job.scale, rows, job.data)
+    manifest = json_text(_manifest(job, outcomes, gaps, edges))
+    search_csv = {SEARCH: job.table} if job.stages else {}
+    files = encoded({**to_csv(rows), **search_csv, "manifest.json": manifest})
+    rows, verdicts, pages = pages_of(artifact, job.scale, files)
     folder = artifact_folder(store.outputs, artifact.name, artifact.folder(job.scale))
     new = sum(not outcome.cached for outcome in outcomes.values())
-    edges = edges_text(artifact, rows)
     kept = bool(gaps) and read_folder(folder).complete
     if not kept:
-        horizon = job.horizon
-        files: dict[str, str | bytes] = {
-            **tables,
-            "table.md": page(artifact, job.scale, rows, verdicts, horizon, gaps, job.table),
-            **draw(artifact, job.scale, rows),
-            "claims.json": claims_json(artifact, job.scale, verdicts, horizon, rows),
-            "manifest.json": json_text(_manifest(job, outcomes, gaps, edges)),
-        }
-        publish(folder, files | ({SEARCH: job.table} if job.stages else {}))
+        publish(folder, {**files, **pages, **draw(artifact, job.scale, rows)})
     return Produced(job, folder, verdicts, gaps, new, edges, kept)
 
 
@@ -272,7 +276,7 @@ def dry_run(
     scale: Scale,
     outputs: Path,
     force: bool = False,
-    without: Without = lambda artifact, error: False,
+    without: Without = None,
 ) -> list[str]:
     """What a pass would run, an artifact a line with the stages of its search, and what all of it
     costs.
@@ -298,7 +302,7 @@ def reproduce(
     quiet: bool = False,
     force: bool = False,
     after: Callable[[Produced], None] = lambda one: None,
-    without: Without = lambda artifact, error: False,
+    without: Without = None,
 ) -> list[Produced]:
     """Makes all artifacts, each written as soon as its runs are there.
 

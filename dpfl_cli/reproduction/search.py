@@ -102,10 +102,11 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Job:
     reduced = [cell for cell in first if cell.seed == SEARCH_SEEDS[0]]
     if not reduced:
         raise ConfigError(f"artifact {artifact.name}: search: no grid of several cells in best")
-    runs, beyond = list(runs_of(artifact, scale)), list(declared.beyond())
-    frame = labelled([*runs, *beyond])
+    runs = list(runs_of(artifact, scale))
+    every = [*runs, *declared.beyond()]
+    frame = labelled(every)
     labels = list(frame.columns)
-    by_place = dict(zip(places(frame, labels), [*runs, *beyond], strict=True))
+    by_place = dict(zip(places(frame, labels), every, strict=True))
     besides = set(list(by_place)[len(runs) :])
     names = list(dict.fromkeys(rule.by for rule in artifact.best))
 

@@ -31,6 +31,12 @@ def framed(
     return frame
 
 
+def labels_of(frame: pd.DataFrame) -> list[str]:
+    """The labels of a frame of rows: its columns before the measure."""
+    columns = [str(name) for name in frame]
+    return columns[: columns.index(MEASURE)]
+
+
 def rows_of(artifact: Artifact, frame: pd.DataFrame, labels: Sequence[str]) -> Rows:
     """A frame with what the artifact declares, which is what claims are checked against."""
     known = {**artifact.choices, MEASURE: artifact.measure_names}
@@ -61,8 +67,7 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
         parts = [
             pd.read_csv(io.StringIO(files[name]), dtype=str, keep_default_na=False) for name in CSV
         ]
-        columns = [str(name) for name in parts[0]]
-        labels = columns[: columns.index(MEASURE)]
+        labels = labels_of(parts[0])
         frame = pd.concat(parts, ignore_index=True).map(lambda text: plain.get(text, text))
         for name in (*labels, ROUND, RANK):
             values = [label_of(text) for text in frame[name]]
