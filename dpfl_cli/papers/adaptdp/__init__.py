@@ -48,8 +48,8 @@ PAPER = Paper(
 TASKS = {"T1": "quadratic", "T2": "bank", "T3": "mnist", "T4": "fashion_mnist"}
 IMAGES = ("T3", "T4")
 METHODS = {
-    "FedAvg": ("algorithm=fedavg_record",),
-    "AdaptDP": ("algorithm=adaptdp", "algorithm.sensitivity=paper"),
+    "FedAvg": "algorithm=fedavg_record",
+    "AdaptDP": "algorithm=adaptdp algorithm.sensitivity=paper",
 }
 BOTH = ("AdaptDP", "FedAvg")  # the order in which claims have them
 LEVELS = (1, 2, 3)
@@ -183,7 +183,7 @@ def noise_of(gradient: float, *radius: float) -> dict[str, float]:
 def private(
     labels: Where,
     values: Mapping[str, Any],
-    overrides: Sequence[str] = (),
+    overrides: str = "",
     pair: tuple[float, float] | None = None,
     noise: Sequence[float] | None = None,
     exclusive: bool = False,
@@ -204,6 +204,5 @@ def private(
         "algorithm.clip_norm": clip_norm,
         **noise_of(*(noise or NOISE[task, method, level])),
     }
-    preset = f"+experiment=adaptdp/{TASKS[task]}"
-    overrides = [preset, *METHODS[method], *overrides]
-    return Run(labels, overrides, {**settings, **values}, exclusive, seeds)
+    words = f"+experiment=adaptdp/{TASKS[task]} {METHODS[method]} {overrides}"
+    return Run(labels, words, {**settings, **values}, exclusive, seeds)

@@ -66,7 +66,7 @@ ROUNDS = {"T2": 10, "T3": 100, "T4": 100}  # at quick
 FEDAVG = {"task": "T1", "selection": "paper", "method": "FedAvg"}
 CHOSEN = {"selection": "paper"}
 LEVEL_3 = {"method": "FedAvg", "level": 3}
-INVALID = ("dp.mode=paper", "algorithm.clipping=batch_mean")
+INVALID = "dp.mode=paper algorithm.clipping=batch_mean"
 
 
 def runs(scale: Scale) -> Runs:

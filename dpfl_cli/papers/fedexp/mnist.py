@@ -56,8 +56,7 @@ SEARCHED = {  # of all 25 pairs at full size in stages, seeds that nothing chose
     "cdp": {"FedEXP": (0.3, 0.3), "FedAvg": (0.3, 3.0), "SCAFFOLD": (0.03, 0.3)},
 }
 OTHER = (0.03, 0.3)  # a pair of DP-FedAvg
-CLIPPED = ("algorithm=scaffold", "algorithm.control=clipped")
-METHODS_ON_MNIST = {**METHODS, "SCAFFOLD_clipped": CLIPPED}
+METHODS_ON_MNIST = {**METHODS, "SCAFFOLD_clipped": "algorithm=scaffold algorithm.control=clipped"}
 SETUP = (
     "Ours, for the paper does not say: each of the 1000 clients draws 60 of the 60,000 images, "
     "with pixels in [0, 1] and full local batches."
@@ -78,7 +77,7 @@ def on_mnist(
 ) -> Run:
     """A run on MNIST of the label "method", with the network of the label "dp"."""
     trust, method = labels["dp"], METHODS_ON_MNIST[labels["method"]]
-    setup = ["+experiment=fedexp/mnist", f"dp={trust}", f"model={NETWORKS[trust]}", *method]
+    setup = f"+experiment=fedexp/mnist dp={trust} model={NETWORKS[trust]} {method}"
     chosen = {"algorithm.local_lr": pair[0], "algorithm.clip_norm": pair[1]}
     return Run(labels, setup, {**chosen, **values}, seeds=seeds)
 
