@@ -81,9 +81,9 @@ COMMON_VALUES = {
 }
 IMAGES = "+experiment=fednew/fashion_mnist"
 TASKS = {
-    "adult": ("+experiment=fednew/adult",),
-    "images": (IMAGES,),
-    "images_differ": (IMAGES, "partitioner=dirichlet", "partitioner.records_per_client=null"),
+    "adult": "+experiment=fednew/adult",
+    "images": IMAGES,
+    "images_differ": f"{IMAGES} partitioner=dirichlet partitioner.records_per_client=null",
 }
 SMALLER = {"dataset.train_records": 6000, "dataset.test_records": 1000}
 
@@ -108,7 +108,7 @@ def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Mapping[st
             own = {f"algorithm.{name}": value for name, value in point.items()}
             if method.startswith("fednew"):
                 own["algorithm.penalty"] = point["damping"]
-            overrides = [*TASKS[task], f"dp={under}", f"algorithm={method}"]
+            overrides = f"{TASKS[task]} dp={under} algorithm={method}"
             yield Run(cell | point, overrides, values | own)
 
 

@@ -36,11 +36,13 @@ from dpfl_cli.reproduction.api import (
 )
 
 
-def private(algorithm: str, level: str = "record") -> list[str]:
-    """A method with secure aggregation, as the paper claims its guarantee."""
+def private(data: str, algorithm: str = "fednew_record", level: str = "record") -> str:
+    """A method on data with secure aggregation, as the paper claims its guarantee."""
     relation = "add_or_remove" if level == "record" else "zero_out"
-    dp = ["dp=secure_aggregation", f"dp.unit={level}", f"dp.relation={relation}", "dp.mode=paper"]
-    return [*dp, "dp.epsilon=1", f"algorithm={algorithm}"]
+    return (
+        f"dataset={data} dp=secure_aggregation dp.unit={level} dp.relation={relation} "
+        f"dp.mode=paper dp.epsilon=1 algorithm={algorithm}"
+    )
 
 
 def equal(found: Sample, right: float) -> Comparison:
@@ -57,28 +59,23 @@ IMAGES = {  # task -> data, title
     "fmnist": ("fashion_mnist_features", "Fashion-MNIST"),
     "emnist": ("emnist_digits_features", "EMNIST's digits"),
 }
-DATA: Mapping[str, tuple[list[str], Values, Sequence[int]]] = {
-    "adult": (
-        ["dataset=a9a", "model=softmax", "partitioner=iid"],
-        {"dataset.normalise": False},
-        (10, 500),
-    ),
+DATA: Mapping[str, tuple[str, Values, Sequence[int]]] = {
+    "adult": ("a9a model=softmax partitioner=iid", {"dataset.normalise": False}, (10, 500)),
     **{
-        f"{task}{width}": ([f"dataset={data}"], values, (500,))
+        f"{task}{width}": (data, values, (500,))
         for task, (data, _) in IMAGES.items()
         for width, values in (("", NARROW), ("_wide", {}))
     },
-    "femnist": (["dataset=emnist_balanced", "partitioner=shards"], BY_CLASS, (47, 1000)),
+    "femnist": ("emnist_balanced partitioner=shards", BY_CLASS, (47, 1000)),
 }
 
 
 def table1_runs(scale: Scale) -> Runs:
-    method = private("fednew_record")
     for task, (data, values, clients) in DATA.items():
         for count in clients:
             dealt = {**values, "partitioner.clients": count}
-            yield Run({"task": task, "clients": count}, [*data, *method], dealt)
-    yield Run({"task": "synthetic", "clients": 100}, ["dataset=synthetic_alpha_beta", *method])
+            yield Run({"task": task, "clients": count}, private(data), dealt)
+    yield Run({"task": "synthetic", "clients": 100}, private("synthetic_alpha_beta"))
 
 
 @claim("Table 1", "holds")
@@ -196,8 +193,7 @@ table1 = Artifact(
 def table2_runs(scale: Scale) -> Runs:
     for task in IMAGES:
         for width, values in (("narrow", NARROW), ("wide", {})):
-            overrides = [*DATA[task][0], *private("fednew_record")]
-            yield Run({"task": task, "layer_size": width}, overrides, values)
+            yield Run({"task": task, "layer_size": width}, private(DATA[task][0]), values)
 
 
 FEATURES = [
@@ -321,7 +317,7 @@ def table7_runs(scale: Scale) -> Runs:
             for place, value in enumerate(values, start=1):
                 yield Run(
                     {"method": method, "parameter": parameter, "place": place},
-                    ["dataset=synthetic_alpha_beta", *private(algorithm, level)],
+                    private("synthetic_alpha_beta", algorithm, level),
                     {WHERE[parameter]: value},
                 )
 

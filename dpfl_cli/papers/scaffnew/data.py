@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from dpfl_cli.papers.scaffnew import WORDS
-from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, TASKS
+from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, TASKS, ZERO_OUT
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -29,14 +29,9 @@ SMALLER = {"ixi": "dataset.shape=[16,20,16]", "messidor": "dataset.side=32"}
 
 def runs(scale: Scale) -> Runs:
     for task in TASKS:
-        overrides = [
-            f"+experiment=scaffnew/{task}",
-            "algorithm=scaffnew",
-            "dp=ldp",
-            "dp.relation=zero_out",
-        ]
+        overrides = f"+experiment=scaffnew/{task} algorithm=scaffnew {ZERO_OUT}"
         if scale != "paper" and task in SMALLER:
-            overrides.append(SMALLER[task])
+            overrides += f" {SMALLER[task]}"
         values: dict[str, float] = {"algorithm.local_steps": 1}
         if task == "cifar10":  # what nothing here depends on stays as the data set gives it
             values |= {"dataset.standardise": False, "algorithm.local_lr": 0.1}
