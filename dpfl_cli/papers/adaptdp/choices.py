@@ -70,9 +70,10 @@ INVALID = "dp.mode=paper algorithm.clipping=batch_mean"
 
 
 def runs(scale: Scale) -> Runs:
+    quick = scale == "quick"
+    fewer = {task: {"rounds": rounds} for task, rounds in ROUNDS.items() if quick}
     for labels in grid(task=TASKS, method=METHODS, level=LEVELS):
         task, method, at = labels.values()
-        fewer = {"rounds": ROUNDS[task]} if scale == "quick" and task in ROUNDS else {}
         selections: dict[str, Where] = {"paper": {}}
         if task == "T1":
             selections["ours"] = {"pair": OURS[method][at - 1]}
@@ -82,10 +83,9 @@ def runs(scale: Scale) -> Runs:
             selections["printed_noise"] = {"noise": MISPRINT}
         for selection, own in selections.items():
             cell = {**labels, "selection": selection}
-            yield private(cell, fewer, seeds=seeds_of(task, scale), **own)
-    for task, rounds in ROUNDS.items():
-        labels = {"task": task, **LEVEL_3}
-        values = {"rounds": rounds} if scale == "quick" else {}
+            yield private(cell, fewer.get(task, {}), seeds=seeds_of(task, scale), **own)
+    for task in ROUNDS:
+        labels, values = {"task": task, **LEVEL_3}, fewer.get(task, {})
         yield private({**labels, "selection": "invalid"}, values, INVALID)
         if task in IMAGES:
             raw = {**values, "dataset.pixels": "raw"}

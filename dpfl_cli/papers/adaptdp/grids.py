@@ -61,10 +61,8 @@ ROUNDS = {"T2": 4, "T3": 30, "T4": 30}  # at quick; 100 in the paper
 
 def runs(scale: Scale) -> Runs:
     for task, steps in STEPS.items():
-        values = {} if task == "T1" else {"rounds": 100}
+        values = {} if task == "T1" else {"rounds": ROUNDS[task] if scale == "quick" else 100}
         pairs = {"eta": steps, "cap": CAPS[task]}
-        if scale == "quick" and task != "T1":
-            values = {"rounds": ROUNDS[task]}
         seeds = seeds_of(task, scale)
         levels = LEVELS if task == "T1" or scale == "paper" else (3,)
         for labels in grid(task=task, method=METHODS, **pairs, level=levels):

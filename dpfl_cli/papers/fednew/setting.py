@@ -9,9 +9,10 @@ from dpfl_cli.papers.fednew._search import (
     KEYS,
     NEWTON_CLIPS,
     PENALTIES,
+    RECORD_LEVEL,
     SERVER_STEPS,
     SMALL_CLIPS,
-    Points,
+    USER_LEVEL,
     Values,
     search,
     search_of_clients,
@@ -254,19 +255,15 @@ ONE = (1.0,)
 LOCAL = {"steps": (1, 5), "length": (1.0, 2.0)}
 NEWTON = {"alpha": DAMPINGS, "rho": PENALTIES}
 COVARIANCE = {"alpha": DAMPINGS, "feature_clip": ONE, "clip": ONE}
-GRIDS: Mapping[str, tuple[str, str, Mapping[str, Sequence[float]]]] = {
-    "FN": (
-        "record",
-        "fednew_record",
-        {**NEWTON, "bound": DAMPINGS, "clip": ONE, "side": ONE, "eta": ONE},
-    ),
-    "FGD": ("record", "fedgd_record", {"eta": SERVER_STEPS[1:], "clip": ONE}),
-    "FFC": ("record", "fedfc_record", {"eta": SERVER_STEPS[1:], **COVARIANCE}),
-    "Scaf": ("record", "scaffold_record", {**LOCAL, "clip": ONE, "eta": ONE}),
-    "FN_client": ("client", "fednew", {**NEWTON, "clip": NEWTON_CLIPS, "eta": ONE}),
-    "FGD_client": ("client", "fedgd", {"eta": SERVER_STEPS[:5], "clip": SMALL_CLIPS}),
-    "FFC_client": ("client", "fedfc", {"eta": (0.3, 1.0, 3.0), **COVARIANCE}),
-    "Scaf_client": ("client", "scaffold", {**LOCAL, "clip": SMALL_CLIPS}),
+GRIDS: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "FN": {**NEWTON, "bound": DAMPINGS, "clip": ONE, "side": ONE, "eta": ONE},
+    "FGD": {"eta": SERVER_STEPS[1:], "clip": ONE},
+    "FFC": {"eta": SERVER_STEPS[1:], **COVARIANCE},
+    "Scaf": {**LOCAL, "clip": ONE, "eta": ONE},
+    "FN_client": {**NEWTON, "clip": NEWTON_CLIPS, "eta": ONE},
+    "FGD_client": {"eta": SERVER_STEPS[:5], "clip": SMALL_CLIPS},
+    "FFC_client": {"eta": (0.3, 1.0, 3.0), **COVARIANCE},
+    "Scaf_client": {**LOCAL, "clip": SMALL_CLIPS},
 }
 PARAMETERS = {
     "alpha": "damping",
@@ -288,10 +285,6 @@ WHOSE = {
 }
 
 
-SEARCHES: Mapping[str, Points] = {  # of a level
-    "record": search,
-    "client": search_of_clients,
-}
 PARAMETER_OF = {"gamma": "alpha", "gradient_clip": "clip"}  # label of a search -> its name here
 SEARCHED = ("fashion_mnist", "federated_emnist", "synthetic", "adult")  # presets
 
@@ -299,11 +292,13 @@ SEARCHED = ("fashion_mnist", "federated_emnist", "synthetic", "adult")  # preset
 def grids(scale: Scale) -> dict[str, dict[str, list[float]]]:
     """`GRIDS`, and what the searches of a scale take beyond them; by method and parameter."""
     found = {}
-    for method, (level, _, own) in GRIDS.items():
+    for method, own in GRIDS.items():
+        name, _, client = method.partition("_")
+        searched = search_of_clients if client else search
         values = {parameter: set(known) for parameter, known in own.items()}
         # not searched on Adult: figs 7 and 8 are of images alone
         for preset in SEARCHED[:-1] if method == "FFC_client" else SEARCHED:
-            for point in SEARCHES[level](method.removesuffix("_client"), scale, preset):
+            for point in searched(name, scale, preset):
                 for label, value in point.items():
                     values[PARAMETER_OF.get(label, label)].add(value)
         found[method] = {parameter: sorted(many) for parameter, many in values.items()}
@@ -312,12 +307,13 @@ def grids(scale: Scale) -> dict[str, dict[str, list[float]]]:
 
 def table7_runs(scale: Scale) -> Runs:
     for method, parameters in grids(scale).items():
-        level, algorithm, _ = GRIDS[method]
+        name, _, client = method.partition("_")
+        algorithm, _ = (USER_LEVEL if client else RECORD_LEVEL)[name]
         for parameter, values in parameters.items():
             for place, value in enumerate(values, start=1):
                 yield Run(
                     {"method": method, "parameter": parameter, "place": place},
-                    private("synthetic_alpha_beta", algorithm, level),
+                    private("synthetic_alpha_beta", algorithm, client or "record"),
                     {WHERE[parameter]: value},
                 )
 
