@@ -10,6 +10,7 @@ from dpfl_cli.reproduction.api import (
     OTHERS,
     Best,
     Comparison,
+    Comparisons,
     Judge,
     Metric,
     Missing,
@@ -23,6 +24,7 @@ from dpfl_cli.reproduction.api import (
     below_share,
     every,
     printed,
+    ratio,
 )
 
 QUANTILES = (50, 60, 70, 80, 90, 100)  # percent
@@ -157,6 +159,12 @@ def at_equal(**cells: Any) -> Judge:
     are equal.
     """
     return every(below_share, "loss", "method", method=BOTH, **cells, share=0.99)
+
+
+def as_squares(one: Sample, *others: Sample) -> Comparisons:
+    """Losses at levels 1 to 3 grow as the square of the printed noise, within 10 %."""
+    for loss, factor in zip(others, (4, 11.111), strict=True):
+        yield ratio(loss / one, factor, within=0.1)
 
 
 def less_scattered(ours: Sample, theirs: Sample) -> Comparison:

@@ -165,6 +165,7 @@ def _league(
     known = {*COMMON, *trusts, *grids, *over}
     return Artifact(
         id=name,
+        source="methods of the papers, on Adult and on 64 features of Fashion-MNIST",
         runs=lambda scale: _runs(scale, grids, trusts, setting),
         sizes=sized(
             Size(1, 1.5, "two tasks, 6,000 images, 9 points; one seed, which also chooses them"),
@@ -335,7 +336,6 @@ league = _league(
     "guarantee for a whole client (replace-one, delta 1e-5), each at the best of 64 points of a "
     "grid (9 at scale=quick). The league ranks them in every cell of task and epsilon and takes "
     "the mean. All guarantees are proved.",
-    source="methods of the papers, on Adult and on 64 features of Fashion-MNIST",
     notes=[
         *SAME,
         "Secure aggregation gives what central DP gives, at the same noise, to the methods that it "
@@ -385,7 +385,6 @@ league_records = _league(
     "guarantee for a record (replace-one, delta 1e-5), where every client adds its noise itself, "
     "each at the best of 64 points of a grid (9 at scale=quick). The league ranks them in every "
     "cell of task and epsilon and takes the mean. All guarantees are proved.",
-    source="methods of the papers, on Adult and on 64 features of Fashion-MNIST",
     notes=[
         *SAME,
         "DP-FedAvg, DP-SCAFFOLD and AdaptDP take five noisy local steps a round, the others one. "

@@ -1,6 +1,5 @@
 """Figures 2 (right) and 3: accuracy and server step over the rounds (section 5, appendix G.2)."""
 
-from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
@@ -113,7 +112,7 @@ fig2_right = Artifact(
 # --- Figure 3: the server step --------------------------------------------------------------------
 
 ROUNDS = (1, 11, 21, 31, 41, 50)
-STEP: Mapping[str, Metric] = {  # 1 by definition where a method does not report it
+STEP = {  # 1 by definition where a method does not report it
     "step": Metric(
         "server_step", "series", absent=1.0, decimals=2, title="server step", scale="log"
     ),

@@ -202,9 +202,7 @@ BESIDE = {"naive": "algorithm=fedexp_naive", "nonprivate": "algorithm=fedexp"}
 
 def runs(scale: Scale) -> Runs:
     for trust in TRUSTS:
-        clip_norms: dict[str, float | None] = {
-            method: PAIRS["synthetic", trust, method][1] for method in METHODS
-        }
+        clip_norms = {method: PAIRS["synthetic", trust, method][1] for method in METHODS}
         if trust in LOCAL:  # the naive step takes the noise for signal
             clip_norms["naive"] = clip_norms["FedEXP"]
         for method, clip_norm in {**clip_norms, "nonprivate": None}.items():

@@ -71,7 +71,7 @@ def share(rows: Rows, measure: str = "seconds") -> float:
 def until(rows: Rows, other: Point, place: Point) -> float:
     """Seconds that DP-FedNew computes until it has the final accuracy of other runs."""
     curve = rows.values("curve", method="FN", **place)
-    seconds: Sequence[float] = rows.values("seconds", method="FN", **place)
+    seconds = rows.values("seconds", method="FN", **place)
     return crossing(curve, rows.value("accuracy", **other, **place), seconds)
 
 
@@ -110,7 +110,7 @@ EACH = {
 }
 ON_EACH = {f"on {data} alone": {"task": tasks} for data, tasks in EACH.items()}
 ON_IMAGES = {"on features of images": {"task": TASKS - {"adult"}}}
-SLOWER: Mapping[str, Point] = {
+SLOWER = {
     "the final accuracy of DP-SCAFFOLD alone": {"others": [SCAFFOLD]},
     SMALL_STEP: {"others": [SLOW, SCAFFOLD]},
     **ON_EACH,

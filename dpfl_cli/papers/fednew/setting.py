@@ -255,7 +255,7 @@ ONE = (1.0,)
 LOCAL = {"steps": (1, 5), "length": (1.0, 2.0)}
 NEWTON = {"alpha": DAMPINGS, "rho": PENALTIES}
 COVARIANCE = {"alpha": DAMPINGS, "feature_clip": ONE, "clip": ONE}
-GRIDS: Mapping[str, Mapping[str, Sequence[float]]] = {
+GRIDS = {
     "FN": {**NEWTON, "bound": DAMPINGS, "clip": ONE, "side": ONE, "eta": ONE},
     "FGD": {"eta": SERVER_STEPS[1:], "clip": ONE},
     "FFC": {"eta": SERVER_STEPS[1:], **COVARIANCE},

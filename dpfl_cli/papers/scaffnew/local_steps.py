@@ -102,9 +102,13 @@ def close(private: Sample, free: Sample, points: float) -> Comparison:
     return below(private - free, points)
 
 
+def best_steps(rows: Rows, **cell: Any) -> list[float]:
+    """The best numbers of local steps, over the nominal epsilons."""
+    return [rows.best("error", "tau", eps=eps, **cell) for eps in targets_of(rows)]
+
+
 def _falls(rows: Rows, cell: Where) -> bool:
-    best = [rows.best("error", "tau", eps=eps, **cell) for eps in targets_of(rows)]
-    return all(high <= 2 * low for low, high in pairwise(best))
+    return all(high <= 2 * low for low, high in pairwise(best_steps(rows, **cell)))
 
 
 OF_FIGURE_2 = (10.0,)
