@@ -130,10 +130,6 @@ def _rank(rows: Rows) -> float:
     return 1 + sum(other > own for other in others)
 
 
-def _mean_rank(rows: Rows) -> float:
-    return float(rows.where(measure="rank").frame["value"].mean())
-
-
 def _ahead(
     name: str, pair: tuple[str, str], says: str, under: str, task: Sequence[str] = tuple(TASKS)
 ) -> Claim:
@@ -177,7 +173,10 @@ def _league(
                 _rank, ["task", "under", "eps", "method"], decimals=1, title="rank in its cell"
             ),
             "mean_rank": Derived(
-                _mean_rank, ["under", "method"], decimals=2, title="mean rank (1 is the best)"
+                lambda rows: rows.where(measure="rank").frame["value"].mean(),
+                ["under", "method"],
+                decimals=2,
+                title="mean rank (1 is the best)",
             ),
         },
         best=[Best(over, "accuracy", note="highest test accuracy of the last model")],

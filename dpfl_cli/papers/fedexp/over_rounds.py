@@ -28,10 +28,6 @@ from dpfl_cli.reproduction.api import (
 )
 
 
-def _synthetic(scale: Scale) -> Runs:
-    return (run for run in fig2_left.runs(scale) if run.labels["method"] in METHODS)
-
-
 def _mnist(scale: Scale) -> Runs:
     for run in table4.runs(scale):
         if run.labels["method"] in METHODS and run.labels["setting"] == "paper":
@@ -153,7 +149,7 @@ fig3_left = Artifact(
     "norms of the updates is beside it.",
     source="Figure 3 (left)",
     sizes=fig2_left.sizes,
-    runs=_synthetic,
+    runs=lambda scale: (run for run in fig2_left.runs(scale) if run.labels["method"] in METHODS),
     runs_of="fedexp/fig2_left",
     measures={
         **STEP,

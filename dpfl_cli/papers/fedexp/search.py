@@ -9,6 +9,7 @@ from dpfl_cli.papers.fedexp import (
     AVERAGED,
     COMPARED,
     METHODS,
+    PAIR,
     PAIRS,
     PAPER,
     PRIVUNIT,
@@ -79,7 +80,7 @@ def _tried(rows: Rows, cell: Where, missed: bool = False, last: str = "") -> pd.
     paper's, and if asked for the one that a check found; `last_` takes the last round's.
     """
     measure = last + ("loss" if cell["dataset"] == "synthetic" else "accuracy")
-    found = rows.ranked(measure, "local_lr", "clip_norm", **cell)
+    found = rows.ranked(measure, *PAIR, **cell)
     return found if missed or cell != MISSED_IN else found.drop([MISSED], errors="ignore")
 
 
@@ -245,14 +246,9 @@ table2 = Artifact(
         ),
     },
     best=[
+        Best([*PAIR], "loss", where=ON_SYNTHETIC, note="lowest training loss"),
         Best(
-            ["local_lr", "clip_norm"],
-            "loss",
-            where=ON_SYNTHETIC,
-            note="lowest training loss",
-        ),
-        Best(
-            ["local_lr", "clip_norm"],
+            [*PAIR],
             "accuracy",
             where=ON_MNIST,
             note="highest test accuracy, tuned on test data",
@@ -268,7 +264,7 @@ table2 = Artifact(
             {"dataset": "MNIST", "dp": "ldp_privunit", "method": "SCAFFOLD"},
         ],
         always=[
-            {**cell, **dict(zip(("local_lr", "clip_norm"), PAIRS[*cell.values()], strict=True))}
+            {**cell, **dict(zip(PAIR, PAIRS[*cell.values()], strict=True))}
             for cell in grid(dataset="MNIST", dp=TRUSTS, method=METHODS)
         ]
         + [{**MISSED_IN, "local_lr": MISSED[0], "clip_norm": MISSED[1]}],

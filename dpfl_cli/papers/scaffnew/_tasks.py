@@ -79,10 +79,6 @@ def targets_of(rows: Rows) -> list[float]:
     return [eps for eps in rows.choices("eps") if eps != NONE]
 
 
-def in_words(cell: Where) -> str:
-    return ", ".join(f"{name}={value}" for name, value in cell.items())
-
-
 def ascends(values: Iterable[float]) -> bool:
     """Whether every value is larger than the one before."""
     return all(low < high for low, high in pairwise(values))

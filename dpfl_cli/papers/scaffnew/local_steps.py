@@ -19,7 +19,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     TASKS,
     TWO_MORE,
     WRONG_IF_CONSTANT,
-    in_words,
     notes_of,
     on_task,
     targets_of,
@@ -91,7 +90,8 @@ def inside(ends: str = "1 and T", least: float = 0.0, **cells: Any) -> Judge:
             if len(found) < 3:
                 raise Missing(f"no number between {ends}")
             first, *inner, last = found
-            best = best_by_others(inner, f"best error between {ends} ({in_words(cell)})")
+            words = ", ".join(f"{name}={value}" for name, value in cell.items())
+            best = best_by_others(inner, f"best error between {ends} ({words})")
             yield below(best, first, by=by)
             yield below(best, last, by=by)
 
