@@ -59,7 +59,7 @@ def select(words: Sequence[str]) -> list[Artifact]:
     Raises:
       ConfigError: an unknown name, with the nearest one; two that would be written to one folder.
     """
-    meant: dict[str, list[Artifact]] = {"all": [*artifacts().values()]}
+    meant = {"all": [*artifacts().values()]}
     for name, one in artifacts().items():
         meant.setdefault(name.split("/")[0], []).append(one)
         meant[name] = [one]

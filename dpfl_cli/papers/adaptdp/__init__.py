@@ -10,6 +10,7 @@ from dpfl_cli.reproduction.api import (
     OTHERS,
     Best,
     Comparison,
+    Comparisons,
     Judge,
     Metric,
     Missing,
@@ -23,6 +24,7 @@ from dpfl_cli.reproduction.api import (
     below_share,
     every,
     printed,
+    ratio,
 )
 
 QUANTILES = (50, 60, 70, 80, 90, 100)  # percent
@@ -48,8 +50,8 @@ PAPER = Paper(
 TASKS = {"T1": "quadratic", "T2": "bank", "T3": "mnist", "T4": "fashion_mnist"}
 IMAGES = ("T3", "T4")
 METHODS = {
-    "FedAvg": ("algorithm=fedavg_record",),
-    "AdaptDP": ("algorithm=adaptdp", "algorithm.sensitivity=paper"),
+    "FedAvg": "algorithm=fedavg_record",
+    "AdaptDP": "algorithm=adaptdp algorithm.sensitivity=paper",
 }
 BOTH = ("AdaptDP", "FedAvg")  # the order in which claims have them
 LEVELS = (1, 2, 3)
@@ -159,6 +161,12 @@ def at_equal(**cells: Any) -> Judge:
     return every(below_share, "loss", "method", method=BOTH, **cells, share=0.99)
 
 
+def as_squares(one: Sample, *others: Sample) -> Comparisons:
+    """Losses at levels 1 to 3 grow as the square of the printed noise, within 10 %."""
+    for loss, factor in zip(others, (4, 11.111), strict=True):
+        yield ratio(loss / one, factor, within=0.1)
+
+
 def less_scattered(ours: Sample, theirs: Sample) -> Comparison:
     """It is nearer to its mean over seeds (Levene's test of spreads)."""
     if len(ours.values) == 1:  # of what a paper prints
@@ -183,7 +191,7 @@ def noise_of(gradient: float, *radius: float) -> dict[str, float]:
 def private(
     labels: Where,
     values: Mapping[str, Any],
-    overrides: Sequence[str] = (),
+    overrides: str = "",
     pair: tuple[float, float] | None = None,
     noise: Sequence[float] | None = None,
     exclusive: bool = False,
@@ -204,6 +212,5 @@ def private(
         "algorithm.clip_norm": clip_norm,
         **noise_of(*(noise or NOISE[task, method, level])),
     }
-    preset = f"+experiment=adaptdp/{TASKS[task]}"
-    overrides = [preset, *METHODS[method], *overrides]
-    return Run(labels, overrides, {**settings, **values}, exclusive, seeds)
+    words = f"+experiment=adaptdp/{TASKS[task]} {METHODS[method]} {overrides}"
+    return Run(labels, words, {**settings, **values}, exclusive, seeds)

@@ -53,7 +53,7 @@ MOBILENET: Mapping[Scale, Where] = {
 
 def of_mobilenet(scale: Scale) -> Runs:
     for labels in grid(method=METHODS, level=LEVELS):
-        yield private(labels, MOBILENET[scale], ["model=mobilenet"], PAIR, task="T3")
+        yield private(labels, MOBILENET[scale], "model=mobilenet", PAIR, task="T3")
 
 
 WORKS = Claim(

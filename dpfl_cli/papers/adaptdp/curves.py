@@ -129,7 +129,7 @@ TASKS = ("T1", "T3")
 def radii(scale: Scale) -> Runs:
     for task in TASKS:
         values = {"rounds": 100} if (scale, task) == ("quick", "T3") else {}
-        quantiles = ["model.gradient_quantiles=true"]
+        quantiles = "model.gradient_quantiles=true"
         yield private({"task": task}, values, quantiles, method="AdaptDP", level=3)
 
 

@@ -39,8 +39,8 @@ from dpfl_cli.reproduction.api import (
 
 TARGETS = {"e1": 1, "e4": 4, "e8": 8}
 METHODS = {
-    "FedAvg": ("algorithm=fedavg_record",),
-    "AdaptDP": ("algorithm=adaptdp", "algorithm.radius_batch_size=100"),
+    "FedAvg": "algorithm=fedavg_record",
+    "AdaptDP": "algorithm=adaptdp algorithm.radius_batch_size=100",
 }
 BEST = {"best": True}
 GRIDS = {  # step sizes, clip norms
@@ -53,12 +53,10 @@ def runs(scale: Scale) -> Runs:
     for task, (steps, caps) in GRIDS.items():
         fewer = {"rounds": 5} if (scale, task) == ("quick", "T2") else {}
         for labels in grid(task=task, target=TARGETS, method=METHODS, eta=steps, cap=caps):
-            overrides = [
-                f"+experiment=adaptdp/{TASKS[task]}",
-                "accountant=rdp",
-                f"dp.epsilon={TARGETS[labels['target']]}",
-                *METHODS[labels["method"]],
-            ]
+            target, method = TARGETS[labels["target"]], METHODS[labels["method"]]
+            overrides = (
+                f"+experiment=adaptdp/{TASKS[task]} accountant=rdp dp.epsilon={target} {method}"
+            )
             chosen = {"algorithm.local_lr": labels["eta"], "algorithm.clip_norm": labels["cap"]}
             yield Run(labels, overrides, chosen | fewer)
 

@@ -65,11 +65,11 @@ def runs(scale: Scale) -> Runs:
             "dp.epsilon": target,
             "algorithm.target_epsilon": target,
         }
-        yield _priced(cell, "AdaptDP", "calibrated", calibrated, ["dp.epsilon=1"])
+        yield _priced(cell, "AdaptDP", "calibrated", calibrated, "dp.epsilon=1")
 
 
 def _priced(
-    cell: Where, method: str, source: str, noise: Mapping[str, float], overrides: Sequence[str] = ()
+    cell: Where, method: str, source: str, noise: Mapping[str, float], target: str = ""
 ) -> Run:
     records, rounds, steps = COUNTS[cell["task"]]
     values = {
@@ -78,9 +78,8 @@ def _priced(
         "rounds": rounds,
         "algorithm.local_steps": steps,
     }
-    setup = ["+experiment=adaptdp/quadratic", "accountant.order=paper", *METHODS[method]]
-    labels = {"method": method, "source": source, **cell}
-    return Run(labels, [*setup, *overrides], {**values, **noise})
+    setup = f"+experiment=adaptdp/quadratic accountant.order=paper {METHODS[method]} {target}"
+    return Run({"method": method, "source": source, **cell}, setup, {**values, **noise})
 
 
 # --- Corollary 1 ------------------------------------------------------------------------------

@@ -46,24 +46,26 @@ COMBINATIONS = [
 CLAIMED = ("ldp", *SUMS)  # client level, all noise Gaussian, everybody takes part
 
 
-def words(method: str, under: str) -> list[str]:
+def words(method: str, under: str) -> str:
     """How a method is run under a trust model, or with clients that are drawn."""
-    found = [f"algorithm={method}"]
     if under in SAMPLED:
-        return [*found, "dp=cdp", f"participation={under}", "participation.cohort=5"]
-    found += [f"dp={under}"]
+        return f"algorithm={method} dp=cdp participation={under} participation.cohort=5"
+    found = f"algorithm={method} dp={under}"
     if method in RECORDS and under in SUMS:
-        found += ["dp.unit=record", *(["algorithm.local_steps=1"] if method in STEPPING else [])]
-    return [*found, *(["algorithm.schedule=static"] if method == "primal_dual" else [])]
+        found += " dp.unit=record"
+        found += " algorithm.local_steps=1" if method in STEPPING else ""
+    return f"{found} algorithm.schedule=static" if method == "primal_dual" else found
 
 
 def runs(scale: Scale) -> Runs:
-    setting = ["dataset=synthetic", "dataset.clients=20", "dataset.dimension=10", "rounds=3"]
-    setting += ["dataset.records_per_client=4"]
+    setting = (
+        "dataset=synthetic dataset.clients=20 dataset.dimension=10 rounds=3 "
+        "dataset.records_per_client=4"
+    )
     chosen = COMBINATIONS[:1] if scale == "smoke" else COMBINATIONS
     for cell, target in product(chosen, TARGETS):
-        price = [f"dp.epsilon={target}", "dp.delta=1e-5"]
-        yield Run({**cell, "target": target}, [*setting, *words(**cell), *price])
+        price = f"dp.epsilon={target} dp.delta=1e-5"
+        yield Run({**cell, "target": target}, f"{setting} {words(**cell)} {price}")
 
 
 @claim(

@@ -81,9 +81,9 @@ COMMON_VALUES = {
 }
 IMAGES = "+experiment=fednew/fashion_mnist"
 TASKS = {
-    "adult": ("+experiment=fednew/adult",),
-    "images": (IMAGES,),
-    "images_differ": (IMAGES, "partitioner=dirichlet", "partitioner.records_per_client=null"),
+    "adult": "+experiment=fednew/adult",
+    "images": IMAGES,
+    "images_differ": f"{IMAGES} partitioner=dirichlet partitioner.records_per_client=null",
 }
 SMALLER = {"dataset.train_records": 6000, "dataset.test_records": 1000}
 
@@ -108,7 +108,7 @@ def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Mapping[st
             own = {f"algorithm.{name}": value for name, value in point.items()}
             if method.startswith("fednew"):
                 own["algorithm.penalty"] = point["damping"]
-            overrides = [*TASKS[task], f"dp={under}", f"algorithm={method}"]
+            overrides = f"{TASKS[task]} dp={under} algorithm={method}"
             yield Run(cell | point, overrides, values | own)
 
 
@@ -128,10 +128,6 @@ def _rank(rows: Rows) -> float:
     rivals, own = rows.beside(method=None), rows.value("accuracy", **CHOSEN)
     others = (rivals.value("accuracy", method=one, **CHOSEN) for one in rivals.choices("method"))
     return 1 + sum(other > own for other in others)
-
-
-def _mean_rank(rows: Rows) -> float:
-    return float(rows.where(measure="rank").frame["value"].mean())
 
 
 def _ahead(
@@ -165,6 +161,7 @@ def _league(
     known = {*COMMON, *trusts, *grids, *over}
     return Artifact(
         id=name,
+        source="methods of the papers, on Adult and on 64 features of Fashion-MNIST",
         runs=lambda scale: _runs(scale, grids, trusts, setting),
         sizes=sized(
             Size(1, 1.5, "two tasks, 6,000 images, 9 points; one seed, which also chooses them"),
@@ -176,7 +173,10 @@ def _league(
                 _rank, ["task", "under", "eps", "method"], decimals=1, title="rank in its cell"
             ),
             "mean_rank": Derived(
-                _mean_rank, ["under", "method"], decimals=2, title="mean rank (1 is the best)"
+                lambda rows: rows.where(measure="rank").frame["value"].mean(),
+                ["under", "method"],
+                decimals=2,
+                title="mean rank (1 is the best)",
             ),
         },
         best=[Best(over, "accuracy", note="highest test accuracy of the last model")],
@@ -335,7 +335,6 @@ league = _league(
     "guarantee for a whole client (replace-one, delta 1e-5), each at the best of 64 points of a "
     "grid (9 at scale=quick). The league ranks them in every cell of task and epsilon and takes "
     "the mean. All guarantees are proved.",
-    source="methods of the papers, on Adult and on 64 features of Fashion-MNIST",
     notes=[
         *SAME,
         "Secure aggregation gives what central DP gives, at the same noise, to the methods that it "
@@ -385,7 +384,6 @@ league_records = _league(
     "guarantee for a record (replace-one, delta 1e-5), where every client adds its noise itself, "
     "each at the best of 64 points of a grid (9 at scale=quick). The league ranks them in every "
     "cell of task and epsilon and takes the mean. All guarantees are proved.",
-    source="methods of the papers, on Adult and on 64 features of Fashion-MNIST",
     notes=[
         *SAME,
         "DP-FedAvg, DP-SCAFFOLD and AdaptDP take five noisy local steps a round, the others one. "

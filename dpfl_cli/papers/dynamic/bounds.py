@@ -35,9 +35,9 @@ from dpfl_cli.reproduction.api import (
 )
 
 PROBLEMS = {
-    "ijcnn1_sorted": (IJCNN1,),
-    "ijcnn1_order": (IJCNN1, "dataset.order=file"),
-    "a6a": ("+experiment=dynamic/a6a",),
+    "ijcnn1_sorted": IJCNN1,
+    "ijcnn1_order": f"{IJCNN1} dataset.order=file",
+    "a6a": "+experiment=dynamic/a6a",
 }
 METHODS = {
     "FedAvg": "algorithm=fedavg_record",
@@ -50,12 +50,12 @@ METHODS = {
 def runs(scale: Scale) -> Runs:
     for labels in grid(problem=PROBLEMS, method=METHODS):
         problem, method = labels.values()
-        overrides = [*PROBLEMS[problem], METHODS[method]]
+        overrides = f"{PROBLEMS[problem]} {METHODS[method]}"
         values: dict[str, float] = {"rounds": 3000, "evaluation.every": 1}
         if method == "proposed":
             values |= {"algorithm.step": 0.25, "algorithm.strong_convexity": 0.1}
         elif problem == "a6a":  # these methods take no proximal steps: without the l1 term
-            overrides.append("model.penalty=none")
+            overrides += " model.penalty=none"
         yield Run(labels, overrides, values)
 
 
@@ -200,10 +200,13 @@ SCHEDULES = ("dynamic", "static", "slow", "fast", "stacked")
 
 def of_schedules(scale: Scale) -> Runs:
     for labels in grid(T=(1000, 3000, 8000), schedule=SCHEDULES):
-        static = ["algorithm.schedule=static"] if labels["schedule"] == "static" else []
-        pace = {} if static else {"algorithm.strong_convexity": CONVEXITY[labels["schedule"]]}
-        values = {"rounds": labels["T"], "algorithm.step": 0.25, **pace}
-        yield Run(labels, [IJCNN1, "algorithm=primal_dual", *static], values)
+        words = f"{IJCNN1} algorithm=primal_dual"
+        values = {"rounds": labels["T"], "algorithm.step": 0.25}
+        if labels["schedule"] == "static":
+            words += " algorithm.schedule=static"
+        else:
+            values["algorithm.strong_convexity"] = CONVEXITY[labels["schedule"]]
+        yield Run(labels, words, values)
 
 
 def noise_part(facts: Facts) -> float:

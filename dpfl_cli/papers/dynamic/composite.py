@@ -28,7 +28,7 @@ def runs(scale: Scale, start: str) -> Runs:
     for rounds in ROUNDS[scale]:
         yield Run(
             {"T": rounds},
-            ["+experiment=dynamic/a6a", "algorithm=primal_dual", f"model.init={start}"],
+            f"+experiment=dynamic/a6a algorithm=primal_dual model.init={start}",
             {"rounds": rounds, "algorithm.step": 0.25, "algorithm.strong_convexity": 0.1},
         )
 

@@ -21,7 +21,7 @@ from dpfl_cli.reproduction.api import (
     sized,
 )
 
-BUDGETS = {"eps_1": (), "eps_05": ("dp.epsilon=0.5", "dp.delta=1e-5")}
+BUDGETS = {"eps_1": "", "eps_05": "dp.epsilon=0.5 dp.delta=1e-5"}
 ROUNDS = {"T500": 500, "T1000": 1000, "T1200": 1200}
 CLIP_NORMS = (1.0, 4.0)
 FEWER = {"T500": 150, "T1000": 300, "T1200": 360}  # at quick
@@ -33,10 +33,10 @@ AT_QUARTER = [  # the clip norms that held-out records chose with the larger ste
 
 
 def runs(scale: Scale) -> Runs:
-    overrides: tuple[str, ...] = ("+experiment=dynamic/mnist", "algorithm=primal_dual")
+    overrides = "+experiment=dynamic/mnist algorithm=primal_dual"
     values = {"algorithm.step": 1.25, "algorithm.strong_convexity": 0.024}
     if scale != "paper":
-        overrides += ("model.hidden=[32]",)
+        overrides += " model.hidden=[32]"
         values |= {
             "algorithm.strong_convexity": 0.08,
             "model.average_pool": 2,
@@ -48,7 +48,7 @@ def runs(scale: Scale) -> Runs:
         rounds = (ROUNDS if scale == "paper" else FEWER)[T]
         own = {"rounds": rounds, "algorithm.clip_norm": labels["clip_norm"]}
         own |= SMALL_STEP if quarter else {}
-        yield Run(labels, [*overrides, *BUDGETS[labels["budget"]]], {**values, **own})
+        yield Run(labels, f"{overrides} {BUDGETS[labels['budget']]}", {**values, **own})
 
 
 CHOSEN = {"best": True}  # the clip norm

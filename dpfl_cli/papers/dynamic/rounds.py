@@ -39,11 +39,11 @@ ROUNDS = {
     "paper": range(1000, 9000, 1000),
 }
 METHODS = {
-    "dynamic": ("algorithm=primal_dual", "algorithm.strong_convexity=0.1"),
-    "static": ("algorithm=primal_dual", "algorithm.schedule=static"),
-    "ISRL": ("algorithm=isrl_dp",),
-    "FedAvg": ("algorithm=fedavg_record",),
-    "SCAFFOLD": ("algorithm=scaffold_record",),
+    "dynamic": "algorithm=primal_dual algorithm.strong_convexity=0.1",
+    "static": "algorithm=primal_dual algorithm.schedule=static",
+    "ISRL": "algorithm=isrl_dp",
+    "FedAvg": "algorithm=fedavg_record",
+    "SCAFFOLD": "algorithm=scaffold_record",
 }
 STATIC = ("ISRL", "FedAvg", "SCAFFOLD")
 BY_T = ("dynamic", *STATIC)  # whose step is tuned for every T
@@ -71,7 +71,7 @@ def runs(scale: Scale) -> Runs:
     def run(labels: Where, start: str, step: float, local_steps: int) -> Run:
         method = labels["method"]
         values = {"rounds": labels["T"], **_step(method, step, local_steps)}
-        return Run(labels, [IJCNN1, start, *METHODS[method]], values)
+        return Run(labels, f"{IJCNN1} {start} {METHODS[method]}", values)
 
     for labels in grid(tuned="fixed", split=ORDERS, T=ROUNDS[scale], method=METHODS):
         yield run(labels, f"dataset.order={ORDERS[labels['split']]}", 0.0125, local_steps)

@@ -24,9 +24,9 @@ PAPER = Paper(
     },
 )
 METHODS = {
-    "FedEXP": ("algorithm=fedexp",),
-    "FedAvg": ("algorithm=fedavg",),
-    "SCAFFOLD": ("algorithm=scaffold", "algorithm.control=sent"),
+    "FedEXP": "algorithm=fedexp",
+    "FedAvg": "algorithm=fedavg",
+    "SCAFFOLD": "algorithm=scaffold algorithm.control=sent",
 }
 COMPARED = ("FedEXP", "FedAvg")
 LOCAL = ("ldp", "ldp_privunit")

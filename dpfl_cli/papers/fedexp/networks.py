@@ -42,7 +42,7 @@ LAYERS = {  # with the shapes of what they put out
 
 def runs(scale: Scale) -> Runs:
     for trust, layers in LAYERS.items():
-        network = ["+experiment=fedexp/mnist", f"dp={trust}", f"model={NETWORKS[trust]}"]
+        network = f"+experiment=fedexp/mnist dp={trust} model={NETWORKS[trust]}"
         for layer, output in layers.items():
             yield Run({"setting": trust.upper(), "layer": layer, "output": output}, network)
 

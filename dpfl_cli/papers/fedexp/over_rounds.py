@@ -1,6 +1,5 @@
 """Figures 2 (right) and 3: accuracy and server step over the rounds (section 5, appendix G.2)."""
 
-from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
@@ -27,10 +26,6 @@ from dpfl_cli.reproduction.api import (
     exact,
     sized,
 )
-
-
-def _synthetic(scale: Scale) -> Runs:
-    return (run for run in fig2_left.runs(scale) if run.labels["method"] in METHODS)
 
 
 def _mnist(scale: Scale) -> Runs:
@@ -113,7 +108,7 @@ fig2_right = Artifact(
 # --- Figure 3: the server step --------------------------------------------------------------------
 
 ROUNDS = (1, 11, 21, 31, 41, 50)
-STEP: Mapping[str, Metric] = {  # 1 by definition where a method does not report it
+STEP = {  # 1 by definition where a method does not report it
     "step": Metric(
         "server_step", "series", absent=1.0, decimals=2, title="server step", scale="log"
     ),
@@ -154,7 +149,7 @@ fig3_left = Artifact(
     "norms of the updates is beside it.",
     source="Figure 3 (left)",
     sizes=fig2_left.sizes,
-    runs=_synthetic,
+    runs=lambda scale: (run for run in fig2_left.runs(scale) if run.labels["method"] in METHODS),
     runs_of="fedexp/fig2_left",
     measures={
         **STEP,

@@ -37,7 +37,7 @@ def runs(scale: Scale) -> Runs:
         for method in COMPARED:
             yield Run(
                 {"row": setting, "method": method},
-                ["+experiment=fedexp/synthetic", f"dp={trust}", *METHODS[method]],
+                f"+experiment=fedexp/synthetic dp={trust} {METHODS[method]}",
                 {"dataset.dimension": dimension, "evaluation.average_last": 1},
             )
 

@@ -44,7 +44,7 @@ from dpfl_cli.reproduction.api import (
 
 def on_synthetic(
     labels: Where,
-    overrides: Sequence[str],
+    overrides: str,
     local_lr: float,
     clip_norm: float | None,
     values: Mapping[str, int] = {},
@@ -52,7 +52,7 @@ def on_synthetic(
     """A run on the synthetic problem, in the dimension of the label "dp"."""
     return Run(
         labels,
-        ["+experiment=fedexp/synthetic", *overrides],
+        f"+experiment=fedexp/synthetic {overrides}",
         {
             "dataset.dimension": DIMENSION[labels["dp"]],
             "algorithm.local_lr": local_lr,
@@ -71,7 +71,7 @@ PLACE = "section 3.1.2, Figure 1"
 def first_rounds(scale: Scale) -> Runs:
     values = {"rounds": 1, "evaluation.average_last": 1}
     for labels in grid(dp=LOCAL, clients=(100, 300, *LARGE)):
-        overrides = ("algorithm=fedexp", f"dp={labels['dp']}")
+        overrides = f"algorithm=fedexp dp={labels['dp']}"
         clients = {"dataset.clients": labels["clients"]}
         yield on_synthetic(labels, overrides, 0.003, 0.3, values | clients)
 
@@ -197,19 +197,17 @@ fig1 = Artifact(
 # --- Figure 2 (left): the methods ----------------------------------------------------------------
 
 LOCAL_LR = {"ldp": 0.003, "ldp_privunit": 0.003, "cdp": 0.001}  # FedAvg's printed 0.003 is worse
-BESIDE = {"naive": ("algorithm=fedexp_naive",), "nonprivate": ("algorithm=fedexp",)}
+BESIDE = {"naive": "algorithm=fedexp_naive", "nonprivate": "algorithm=fedexp"}
 
 
 def runs(scale: Scale) -> Runs:
     for trust in TRUSTS:
-        clip_norms: dict[str, float | None] = {
-            method: PAIRS["synthetic", trust, method][1] for method in METHODS
-        }
+        clip_norms = {method: PAIRS["synthetic", trust, method][1] for method in METHODS}
         if trust in LOCAL:  # the naive step takes the noise for signal
             clip_norms["naive"] = clip_norms["FedEXP"]
         for method, clip_norm in {**clip_norms, "nonprivate": None}.items():
-            dp = ("dp=none", "dp.convention=null") if method == "nonprivate" else (f"dp={trust}",)
-            overrides = (*dp, *{**METHODS, **BESIDE}[method])
+            dp = "none dp.convention=null" if method == "nonprivate" else trust
+            overrides = f"dp={dp} {(METHODS | BESIDE)[method]}"
             labels = {"dp": trust, "method": method}
             yield on_synthetic(labels, overrides, LOCAL_LR[trust], clip_norm)
 

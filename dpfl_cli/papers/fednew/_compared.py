@@ -21,7 +21,6 @@ from dpfl_cli.papers.fednew._search import (
     SELECTION,
     Data,
     Methods,
-    Point,
     Points,
     Tasks,
     run,
@@ -97,9 +96,7 @@ def compared(
     first, *_, final = searched(newton, "paper")
     middle = targets["paper"][len(targets["paper"]) // 2]
     checked = [(newton, first), (newton, final), (last, next(iter(searched(last, "paper"))))]
-    whole: list[Point] = [
-        {"method": method, side: place, "eps": middle} for method, place in checked
-    ]
+    whole = [{"method": method, side: place, "eps": middle} for method, place in checked]
 
     def beyond() -> Runs:
         """What searches leave out of DP-FedNew's grid; those of other methods take theirs."""

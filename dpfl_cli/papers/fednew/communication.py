@@ -55,7 +55,7 @@ def table3_runs(scale: Scale) -> Runs:
         data = {"dataset.dimension": features, "dataset.classes": classes}
         yield Run(
             labels,
-            ["dataset=synthetic_alpha_beta", *private(algorithm, labels["level"])],
+            private("synthetic_alpha_beta", algorithm, labels["level"]),
             {**few, **data, **own},
         )
 

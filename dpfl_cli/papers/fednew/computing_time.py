@@ -62,16 +62,16 @@ def runs(scale: Scale) -> Runs:
             yield run(preset, labels, {**own, **settings(point)}, exclusive=True)
 
 
-def share(rows: Rows) -> float:
+def share(rows: Rows, measure: str = "seconds") -> float:
     """The computing time so far over that of all rounds of DP-FedNew on the same data."""
     whole = rows.beside(method="FN", round="", point=None)
-    return rows.value("seconds") / whole.value("total")
+    return rows.value(measure) / whole.value("total")
 
 
 def until(rows: Rows, other: Point, place: Point) -> float:
     """Seconds that DP-FedNew computes until it has the final accuracy of other runs."""
     curve = rows.values("curve", method="FN", **place)
-    seconds: Sequence[float] = rows.values("seconds", method="FN", **place)
+    seconds = rows.values("seconds", method="FN", **place)
     return crossing(curve, rows.value("accuracy", **other, **place), seconds)
 
 
@@ -110,7 +110,7 @@ EACH = {
 }
 ON_EACH = {f"on {data} alone": {"task": tasks} for data, tasks in EACH.items()}
 ON_IMAGES = {"on features of images": {"task": TASKS - {"adult"}}}
-SLOWER: Mapping[str, Point] = {
+SLOWER = {
     "the final accuracy of DP-SCAFFOLD alone": {"others": [SCAFFOLD]},
     SMALL_STEP: {"others": [SLOW, SCAFFOLD]},
     **ON_EACH,
@@ -260,7 +260,7 @@ fig4 = Artifact(
         ),
         "share": Derived(share, [*OF_BEST, "round"], decimals=3, title=SHARE, where=BEST),
         "ratio": Derived(
-            lambda rows: rows.value("total") / rows.beside(method="FN", point=None).value("total"),
+            lambda rows: share(rows, "total"),
             OF_BEST,
             decimals=2,
             title=SHARE,

@@ -118,7 +118,7 @@ def pairs_of(
         """Every damping with every penalty."""
         counts = clients if scale == "paper" else (clients[0], 100)
         for labels in grid(clients=counts, alpha=DAMPINGS, rho=PENALTIES):
-            overrides = [f"+experiment=fednew/{preset}", "algorithm=fednew_record"]
+            overrides = f"+experiment=fednew/{preset} algorithm=fednew_record"
             yield Run(labels, overrides, {**OWN, **SMALLER[scale], **settings(labels)})
 
     place = f"section 6.5, Table {number}"

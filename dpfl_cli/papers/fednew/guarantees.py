@@ -52,9 +52,9 @@ def runs(scale: Scale) -> Runs:
     shared = {"dp.mode": "sound", "dp.delta": 1.0e-05, "evaluation.final_window": 5}
     for ((unit, variant), values), target in product(VARIANTS.items(), TARGETS):
         algorithm = "fednew" if unit == "client" else "fednew_record"
-        overrides = ["+experiment=fednew/adult", f"algorithm={algorithm}", f"dp.unit={unit}"]
-        overrides += ["dp.relation=zero_out"]
-        overrides += ["partitioner=dirichlet"] if variant == "unequal" else []
+        overrides = f"+experiment=fednew/adult algorithm={algorithm} dp.unit={unit}"
+        overrides += " dp.relation=zero_out"
+        overrides += " partitioner=dirichlet" if variant == "unequal" else ""
         yield Run(
             {"level": unit, "variant": variant, "target": target},
             overrides,

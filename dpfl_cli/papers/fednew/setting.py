@@ -9,9 +9,10 @@ from dpfl_cli.papers.fednew._search import (
     KEYS,
     NEWTON_CLIPS,
     PENALTIES,
+    RECORD_LEVEL,
     SERVER_STEPS,
     SMALL_CLIPS,
-    Points,
+    USER_LEVEL,
     Values,
     search,
     search_of_clients,
@@ -36,11 +37,13 @@ from dpfl_cli.reproduction.api import (
 )
 
 
-def private(algorithm: str, level: str = "record") -> list[str]:
-    """A method with secure aggregation, as the paper claims its guarantee."""
+def private(data: str, algorithm: str = "fednew_record", level: str = "record") -> str:
+    """A method on data with secure aggregation, as the paper claims its guarantee."""
     relation = "add_or_remove" if level == "record" else "zero_out"
-    dp = ["dp=secure_aggregation", f"dp.unit={level}", f"dp.relation={relation}", "dp.mode=paper"]
-    return [*dp, "dp.epsilon=1", f"algorithm={algorithm}"]
+    return (
+        f"dataset={data} dp=secure_aggregation dp.unit={level} dp.relation={relation} "
+        f"dp.mode=paper dp.epsilon=1 algorithm={algorithm}"
+    )
 
 
 def equal(found: Sample, right: float) -> Comparison:
@@ -57,28 +60,23 @@ IMAGES = {  # task -> data, title
     "fmnist": ("fashion_mnist_features", "Fashion-MNIST"),
     "emnist": ("emnist_digits_features", "EMNIST's digits"),
 }
-DATA: Mapping[str, tuple[list[str], Values, Sequence[int]]] = {
-    "adult": (
-        ["dataset=a9a", "model=softmax", "partitioner=iid"],
-        {"dataset.normalise": False},
-        (10, 500),
-    ),
+DATA: Mapping[str, tuple[str, Values, Sequence[int]]] = {
+    "adult": ("a9a model=softmax partitioner=iid", {"dataset.normalise": False}, (10, 500)),
     **{
-        f"{task}{width}": ([f"dataset={data}"], values, (500,))
+        f"{task}{width}": (data, values, (500,))
         for task, (data, _) in IMAGES.items()
         for width, values in (("", NARROW), ("_wide", {}))
     },
-    "femnist": (["dataset=emnist_balanced", "partitioner=shards"], BY_CLASS, (47, 1000)),
+    "femnist": ("emnist_balanced partitioner=shards", BY_CLASS, (47, 1000)),
 }
 
 
 def table1_runs(scale: Scale) -> Runs:
-    method = private("fednew_record")
     for task, (data, values, clients) in DATA.items():
         for count in clients:
             dealt = {**values, "partitioner.clients": count}
-            yield Run({"task": task, "clients": count}, [*data, *method], dealt)
-    yield Run({"task": "synthetic", "clients": 100}, ["dataset=synthetic_alpha_beta", *method])
+            yield Run({"task": task, "clients": count}, private(data), dealt)
+    yield Run({"task": "synthetic", "clients": 100}, private("synthetic_alpha_beta"))
 
 
 @claim("Table 1", "holds")
@@ -196,8 +194,7 @@ table1 = Artifact(
 def table2_runs(scale: Scale) -> Runs:
     for task in IMAGES:
         for width, values in (("narrow", NARROW), ("wide", {})):
-            overrides = [*DATA[task][0], *private("fednew_record")]
-            yield Run({"task": task, "layer_size": width}, overrides, values)
+            yield Run({"task": task, "layer_size": width}, private(DATA[task][0]), values)
 
 
 FEATURES = [
@@ -258,19 +255,15 @@ ONE = (1.0,)
 LOCAL = {"steps": (1, 5), "length": (1.0, 2.0)}
 NEWTON = {"alpha": DAMPINGS, "rho": PENALTIES}
 COVARIANCE = {"alpha": DAMPINGS, "feature_clip": ONE, "clip": ONE}
-GRIDS: Mapping[str, tuple[str, str, Mapping[str, Sequence[float]]]] = {
-    "FN": (
-        "record",
-        "fednew_record",
-        {**NEWTON, "bound": DAMPINGS, "clip": ONE, "side": ONE, "eta": ONE},
-    ),
-    "FGD": ("record", "fedgd_record", {"eta": SERVER_STEPS[1:], "clip": ONE}),
-    "FFC": ("record", "fedfc_record", {"eta": SERVER_STEPS[1:], **COVARIANCE}),
-    "Scaf": ("record", "scaffold_record", {**LOCAL, "clip": ONE, "eta": ONE}),
-    "FN_client": ("client", "fednew", {**NEWTON, "clip": NEWTON_CLIPS, "eta": ONE}),
-    "FGD_client": ("client", "fedgd", {"eta": SERVER_STEPS[:5], "clip": SMALL_CLIPS}),
-    "FFC_client": ("client", "fedfc", {"eta": (0.3, 1.0, 3.0), **COVARIANCE}),
-    "Scaf_client": ("client", "scaffold", {**LOCAL, "clip": SMALL_CLIPS}),
+GRIDS = {
+    "FN": {**NEWTON, "bound": DAMPINGS, "clip": ONE, "side": ONE, "eta": ONE},
+    "FGD": {"eta": SERVER_STEPS[1:], "clip": ONE},
+    "FFC": {"eta": SERVER_STEPS[1:], **COVARIANCE},
+    "Scaf": {**LOCAL, "clip": ONE, "eta": ONE},
+    "FN_client": {**NEWTON, "clip": NEWTON_CLIPS, "eta": ONE},
+    "FGD_client": {"eta": SERVER_STEPS[:5], "clip": SMALL_CLIPS},
+    "FFC_client": {"eta": (0.3, 1.0, 3.0), **COVARIANCE},
+    "Scaf_client": {**LOCAL, "clip": SMALL_CLIPS},
 }
 PARAMETERS = {
     "alpha": "damping",
@@ -292,10 +285,6 @@ WHOSE = {
 }
 
 
-SEARCHES: Mapping[str, Points] = {  # of a level
-    "record": search,
-    "client": search_of_clients,
-}
 PARAMETER_OF = {"gamma": "alpha", "gradient_clip": "clip"}  # label of a search -> its name here
 SEARCHED = ("fashion_mnist", "federated_emnist", "synthetic", "adult")  # presets
 
@@ -303,11 +292,13 @@ SEARCHED = ("fashion_mnist", "federated_emnist", "synthetic", "adult")  # preset
 def grids(scale: Scale) -> dict[str, dict[str, list[float]]]:
     """`GRIDS`, and what the searches of a scale take beyond them; by method and parameter."""
     found = {}
-    for method, (level, _, own) in GRIDS.items():
+    for method, own in GRIDS.items():
+        name, _, client = method.partition("_")
+        searched = search_of_clients if client else search
         values = {parameter: set(known) for parameter, known in own.items()}
         # not searched on Adult: figs 7 and 8 are of images alone
         for preset in SEARCHED[:-1] if method == "FFC_client" else SEARCHED:
-            for point in SEARCHES[level](method.removesuffix("_client"), scale, preset):
+            for point in searched(name, scale, preset):
                 for label, value in point.items():
                     values[PARAMETER_OF.get(label, label)].add(value)
         found[method] = {parameter: sorted(many) for parameter, many in values.items()}
@@ -316,12 +307,13 @@ def grids(scale: Scale) -> dict[str, dict[str, list[float]]]:
 
 def table7_runs(scale: Scale) -> Runs:
     for method, parameters in grids(scale).items():
-        level, algorithm, _ = GRIDS[method]
+        name, _, client = method.partition("_")
+        algorithm, _ = (USER_LEVEL if client else RECORD_LEVEL)[name]
         for parameter, values in parameters.items():
             for place, value in enumerate(values, start=1):
                 yield Run(
                     {"method": method, "parameter": parameter, "place": place},
-                    ["dataset=synthetic_alpha_beta", *private(algorithm, level)],
+                    private("synthetic_alpha_beta", algorithm, client or "record"),
                     {WHERE[parameter]: value},
                 )
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, ascends
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, ZERO_OUT, ascends
 from dpfl_cli.reproduction.api import (
     Best,
     Claim,
@@ -32,7 +32,7 @@ DIVISORS = tuple(number for number in range(1, 481) if 480 % number == 0)
 STEPS = {"quick": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 60), "paper": DIVISORS}
 LOWEST = "lowest f(x_T) - f*"
 V = 9.4e-9  # makes the argument of T*'s logarithm 500 at epsilon 3.3 and clip norm 10
-PROVED = ("dp=ldp", "dp.relation=zero_out", "dp.delta=1e-5", "dp.calibration=zcdp", "dp.epsilon=1")
+PROVED = f"{ZERO_OUT} dp.delta=1e-5 dp.calibration=zcdp dp.epsilon=1"
 
 # --- runs -------------------------------------------------------------------------------------
 
@@ -43,17 +43,17 @@ def on_mushrooms(labels: Where, values: Mapping[str, Any], v: float | None = V) 
     With the label "eps" (or "tenth") it has noise for that epsilon at clip norm "C", or 10; by
     Lemma 1 with `v`, or without one noise that is proved for it.
     """
-    overrides = ["+experiment=scaffnew/mushrooms", METHODS[labels["method"]]]
-    overrides.append("algorithm.final_release=false")
+    method = METHODS[labels["method"]]
+    overrides = f"+experiment=scaffnew/mushrooms {method} algorithm.final_release=false"
     eps = labels.get("eps", labels.get("tenth", NONE))
     keys = {"tau": "algorithm.local_steps", "T": "rounds"}
     values = {**values, **{key: labels[name] for name, key in keys.items() if name in labels}}
     if eps == NONE:
-        return Run(labels, [*overrides, "dp=none"], values)
+        return Run(labels, f"{overrides} dp=none", values)
     values |= {"dp.epsilon": eps, "algorithm.clip_norm": labels.get("C", 10.0)}
     if v is None:
-        return Run(labels, [*overrides, *PROVED], values)
-    return Run(labels, [*overrides, *PRIVATE], {**values, "dp.v": v})
+        return Run(labels, f"{overrides} {PROVED}", values)
+    return Run(labels, f"{overrides} {PRIVATE}", {**values, "dp.v": v})
 
 
 # --- measures and figures ---------------------------------------------------------------------

@@ -24,73 +24,32 @@ V = {  # 8 / m^2 for m records a client: 10,000; 6,129; 28,750; 151 (the mean of
     "ixi": 3.5087e-4,
     "messidor": 8.8889e-5,
 }
-PRIVATE = (
-    "dp=ldp",
-    "dp.relation=zero_out",
-    "dp.delta=1e-5",
-    "dp.calibration=lemma1",
-    "dp.v=1",
-    "dp.epsilon=1",
-)
+ZERO_OUT = "dp=ldp dp.relation=zero_out"
+PRIVATE = f"{ZERO_OUT} dp.delta=1e-5 dp.calibration=lemma1 dp.v=1 dp.epsilon=1"
 WRONG_IF_CONSTANT = {"messidor": 45.0}  # test error (%) of who always answers the larger class
 LR = {"cifar10": 0.05, "femnist": 0.1, "reddit": 5.0, "ixi": 0.5, "messidor": 0.05}  # small sizes
 PAPER_LR = {**LR, "messidor": 0.3}
 
 QUICK_TASKS = {
-    "cifar10": (
-        "model=cnn_cifar_small",
-        "model.channels=[8,16]",
-        "dataset.test_records=1000",
-        "model.train_loss_records=100",
-        "algorithm.batch_size=8",
-    ),
-    "femnist": (
-        "model.channels=[8,16]",
-        "model.hidden=null",
-        "dataset.test_records=200",
-        "model.train_loss_records=100",
-        "algorithm.batch_size=8",
-    ),
-    "reddit": (
-        "model.embedding=32",
-        "model.hidden=32",
-        "dataset.vocabulary=200",
-        "dataset.test_records=400",
-        "model.train_loss_records=100",
-        "algorithm.batch_size=8",
-    ),
-    "ixi": (
-        "dataset.shape=[16,20,16]",
-        "dataset.test_records=[8,5,3]",
-        "model.train_loss_records=4",
-        "algorithm.batch_size=1",
-    ),
-    "messidor": (
-        "model=vgg11_small",
-        "dataset.side=64",
-        "dataset.test_records=40",
-        "model.train_loss_records=20",
-        "algorithm.batch_size=4",
-    ),
+    "cifar10": "model=cnn_cifar_small model.channels=[8,16] dataset.test_records=1000 "
+    "model.train_loss_records=100 algorithm.batch_size=8",
+    "femnist": "model.channels=[8,16] model.hidden=null dataset.test_records=200 "
+    "model.train_loss_records=100 algorithm.batch_size=8",
+    "reddit": "model.embedding=32 model.hidden=32 dataset.vocabulary=200 dataset.test_records=400 "
+    "model.train_loss_records=100 algorithm.batch_size=8",
+    "ixi": "dataset.shape=[16,20,16] dataset.test_records=[8,5,3] model.train_loss_records=4 "
+    "algorithm.batch_size=1",
+    "messidor": "model=vgg11_small dataset.side=64 dataset.test_records=40 "
+    "model.train_loss_records=20 algorithm.batch_size=4",
 }
 SMALL = {  # networks and data: all sizes are small
     "quick": QUICK_TASKS,
     "paper": {
         **QUICK_TASKS,
-        "cifar10": (
-            "model=cnn_cifar_small",
-            "model.train_loss_records=100",
-            "algorithm.batch_size=16",
-        ),
-        "messidor": (
-            "model=vgg11_small",
-            "model.width=2",
-            "model.init=unit",
-            "dataset.side=64",
-            "dataset.lesion_size=3.5",  # 224 / 64
-            "model.train_loss_records=20",
-            "algorithm.batch_size=4",
-        ),
+        "cifar10": "model=cnn_cifar_small model.train_loss_records=100 algorithm.batch_size=16",
+        # lesions of 224 / 64
+        "messidor": "model=vgg11_small model.width=2 model.init=unit dataset.side=64 "
+        "dataset.lesion_size=3.5 model.train_loss_records=20 algorithm.batch_size=4",
     },
 }
 
@@ -100,28 +59,24 @@ def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
     "C", which is 10 without.
     """
     task, epsilon = labels["task"], labels["eps"]
-    overrides = [f"+experiment=scaffnew/{task}", METHODS[labels["method"]]]
+    method = METHODS[labels["method"]]
+    overrides = f"+experiment=scaffnew/{task} {method} {SMALL[scale][task]}"
     values = {
         "rounds": iterations,
         "evaluation.every": iterations,
         "algorithm.local_steps": min(labels["tau"], iterations),
         "algorithm.local_lr": (PAPER_LR if scale == "paper" else LR)[task],
     }
-    overrides += SMALL[scale][task]
     if epsilon == NONE:
-        return Run(labels, [*overrides, "dp=none"], values)
+        return Run(labels, f"{overrides} dp=none", values)
     values |= {"dp.v": V[task], "dp.epsilon": epsilon}
     values["algorithm.clip_norm"] = labels.get("C", 10.0)
-    return Run(labels, [*overrides, *PRIVATE], values)
+    return Run(labels, f"{overrides} {PRIVATE}", values)
 
 
 def targets_of(rows: Rows) -> list[float]:
     """The nominal epsilons that occur."""
     return [eps for eps in rows.choices("eps") if eps != NONE]
-
-
-def in_words(cell: Where) -> str:
-    return ", ".join(f"{name}={value}" for name, value in cell.items())
 
 
 def ascends(values: Iterable[float]) -> bool:

@@ -63,7 +63,7 @@ def _full(labels: Where) -> Run:
         "dp.epsilon": labels["eps"],
         "algorithm.clip_norm": labels["C"],
     }
-    words = ["+experiment=scaffnew/cifar10", method, "model.train_loss_records=100", *PRIVATE]
+    words = f"+experiment=scaffnew/cifar10 {method} model.train_loss_records=100 {PRIVATE}"
     return Run(labels, words, values)
 
 

@@ -26,7 +26,14 @@ from dpfl_cli.papers.scaffnew._tasks import (
     r_squared,
     targets_of,
 )
-from dpfl_cli.papers.scaffnew.local_steps import LOWEST, MEASURES, TARGETS, over_steps, sizes
+from dpfl_cli.papers.scaffnew.local_steps import (
+    LOWEST,
+    MEASURES,
+    TARGETS,
+    best_steps,
+    over_steps,
+    sizes,
+)
 from dpfl_cli.reproduction.api import (
     OTHERS,
     Artifact,
@@ -53,20 +60,15 @@ TITLES = {
 }
 GROUPS = {"group_1": IMAGES_AND_TEXT, "group_2": HOSPITALS}
 # words, and a function of C
-FITS: dict[str, tuple[str, Callable[[float], float]]] = {
+FITS = {
     "line": ("C", float),
     "root": ("sqrt(C)", sqrt),
 }
 
 
-def _best_steps(rows: Rows) -> list[float]:
-    """The best numbers of local steps of one task, method, clip norm and seed, over epsilons."""
-    return [rows.best("error", "tau", eps=eps) for eps in targets_of(rows)]
-
-
 def _over_epsilon(reduce: Callable[[Sequence[float]], float], title: str, decimals: int) -> Derived:
     return Derived(
-        lambda rows: reduce(_best_steps(rows)),
+        lambda rows: reduce(best_steps(rows)),
         ["task", "method", "C"],
         decimals=decimals,
         title=title,
@@ -77,7 +79,7 @@ def _of_group(
     rows: Rows, tasks: Sequence[str], reduce: Callable[[Sequence[float]], float]
 ) -> float:
     """Of the best numbers of all data of a group at all epsilons, at one clip norm."""
-    return reduce([best for task in tasks for best in _best_steps(rows.where(task=task))])
+    return reduce([best for task in tasks for best in best_steps(rows.where(task=task))])
 
 
 def _groups() -> Iterator[tuple[str, Derived]]:

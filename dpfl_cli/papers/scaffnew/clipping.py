@@ -27,18 +27,15 @@ from dpfl_cli.reproduction.api import (
 )
 
 CLIPPING = {"at_1": 1.0, "at_10": 10.0, "never": None}  # 1 is ours, short enough to matter
-SMALL_VOLUMES = (
-    "dataset.shape=[16,20,16]",
-    "dataset.test_records=[2,2,2]",
-    "model.train_loss_records=10",
-)
+SMALL_VOLUMES = "dataset.shape=[16,20,16] dataset.test_records=[2,2,2] model.train_loss_records=10"
 
 
 def runs(scale: Scale) -> Runs:
     for labels in grid(task="ixi", method=METHODS, clipping=CLIPPING):
+        method = METHODS[labels["method"]]
         yield Run(
             labels,
-            ["+experiment=scaffnew/ixi", *SMALL_VOLUMES, METHODS[labels["method"]], "dp=none"],
+            f"+experiment=scaffnew/ixi {SMALL_VOLUMES} {method} dp=none",
             {
                 "rounds": 75,
                 "evaluation.every": 5,

@@ -19,7 +19,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     TASKS,
     TWO_MORE,
     WRONG_IF_CONSTANT,
-    in_words,
     notes_of,
     on_task,
     targets_of,
@@ -91,7 +90,8 @@ def inside(ends: str = "1 and T", least: float = 0.0, **cells: Any) -> Judge:
             if len(found) < 3:
                 raise Missing(f"no number between {ends}")
             first, *inner, last = found
-            best = best_by_others(inner, f"best error between {ends} ({in_words(cell)})")
+            words = ", ".join(f"{name}={value}" for name, value in cell.items())
+            best = best_by_others(inner, f"best error between {ends} ({words})")
             yield below(best, first, by=by)
             yield below(best, last, by=by)
 
@@ -102,9 +102,13 @@ def close(private: Sample, free: Sample, points: float) -> Comparison:
     return below(private - free, points)
 
 
+def best_steps(rows: Rows, **cell: Any) -> list[float]:
+    """The best numbers of local steps, over the nominal epsilons."""
+    return [rows.best("error", "tau", eps=eps, **cell) for eps in targets_of(rows)]
+
+
 def _falls(rows: Rows, cell: Where) -> bool:
-    best = [rows.best("error", "tau", eps=eps, **cell) for eps in targets_of(rows)]
-    return all(high <= 2 * low for low, high in pairwise(best))
+    return all(high <= 2 * low for low, high in pairwise(best_steps(rows, **cell)))
 
 
 OF_FIGURE_2 = (10.0,)

@@ -45,7 +45,7 @@ COINS: Mapping[str, Where] = {
     "bernoulli_end": {"algorithm.schedule": "bernoulli", "algorithm.final_release": True},
 }
 # (b) at scale=paper on other problems too, for readings of c9_precise; step size 1 / L
-OTHERS: Mapping[str, Where] = {
+OTHERS = {
     "tenth_v": {"dp.v": V / 10},
     "clients20": {"partitioner.clients": 20, "algorithm.local_lr": 0.2547498},
     "condition25": {**PROBLEMS["file25"], "algorithm.local_steps": 5},
