@@ -167,7 +167,17 @@ def privacy_of(records: Sequence[RunRecord]) -> list[str]:
         *_each(reports, "stopped", "Stopped", " "),
         *_each(reports, "calibration", "Noise", " by "),
         *_each(reports, "guarantee", "Guarantee", ": "),
+        *_seeded(records),
     ]
+
+
+def _seeded(records: Sequence[RunRecord]) -> list[str]:
+    """Of a single run, which has its model kept: who can take the noise off it."""
+    one = records[0]
+    noisy = one.result["privacy"]["trust"] != "none" and one.config["dp"].get("noise") == "seeded"
+    if len(records) > 1 or not noisy:
+        return []
+    return ["Noise is of the seed: whoever knows it can take it off; dp.noise=secret to publish."]
 
 
 def epsilons_of(reports: Sequence[Report]) -> str:

@@ -47,6 +47,18 @@ def folders(out: str) -> list[Path]:
     return [Path(line) for line in out.splitlines() if re.search("/[0-9a-f]{12}$", line)]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["dp=ldp"], True), (["dp=ldp", "dp.noise=secret"], False), (["dp=none"], False)],
+)
+def test_of_one_run_it_is_said_whether_its_noise_can_be_taken_off(
+    words: list[str], said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ("Noise is of the seed:" in dpfl(capsys, "run", *words, *SMALL)[1]) is said
+    _, out, _ = dpfl(capsys, "run", "-m", *words, *SMALL, "seed=0,1")  # whose models are not kept
+    assert "Noise is of the seed" not in out
+
+
 def test_one_run_prints_its_folder_last(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = dpfl(capsys, "run", "algorithm=fedexp", "dp=ldp", *SMALL)
     assert code == 0
@@ -646,7 +658,7 @@ def test_runs_account_and_prune(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert "fedavg" not in out
     code, _, err = dpfl(capsys, "runs", "list", "--where", "algorithm.name=fedexxp")
     assert code == 2
-    assert "no run has this value; did you mean fedexp?" in err
+    assert "no run has fedexxp; did you mean fedexp?" in err
     code, _, err = dpfl(capsys, "runs", "list", "--where", "algorithm.name=scaffold")
     assert code == 0
     assert err.endswith("match\n")
