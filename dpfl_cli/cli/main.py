@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r+"))
         elif name != "stdin" and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # of a terminal without our signs
-    _show_log(quiet="--quiet" in words)
+    show_log(quiet="--quiet" in words)
     code = 0
     try:
         note_command(words)
@@ -122,7 +122,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
     return f"{shown}; --debug shows where", EXIT_BUG
 
 
-def _show_log(quiet: bool) -> None:
+def show_log(quiet: bool) -> None:
     """News of the library (a kernel being compiled, a fall-back) go to standard error, one line
     each.
     """

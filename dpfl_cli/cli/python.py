@@ -5,6 +5,7 @@ command line makes. Every function raises `DpflError` (wrong overrides: `ConfigE
 line that the command line prints.
 """
 
+import logging
 import os
 import sys
 import threading
@@ -23,9 +24,12 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from dpfl_cli.cli import run as command
 from dpfl_cli.cli.audit import audited
 from dpfl_cli.cli.check import checked
+from dpfl_cli.cli.main import show_log
+from dpfl_cli.cli.outcomes import notes
 from dpfl_cli.cli.pricing import noise_of, plan_of, prices_of, private_plan
 from dpfl_cli.cli.reproduce import left_out, possible
 from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
+from dpfl_cli.cli.tables import privacy_of
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
 from dpfl_cli.config.errors import alternatives, nearest
@@ -94,7 +98,7 @@ def run(*overrides: str, plugins: Sequence[str] = (), quiet: bool = False) -> li
     Args:
       overrides: as on the command line, such as "algorithm=fedexp,fedavg" or "seed=range(5)".
       plugins: files with your own components (--plugin).
-      quiet: without a progress bar.
+      quiet: without a progress bar, and without the lines about privacy on standard error.
 
     Raises:
       ConfigError: an override does not fit; nothing was run.
@@ -103,8 +107,14 @@ def run(*overrides: str, plugins: Sequence[str] = (), quiet: bool = False) -> li
     """
     with _one_at_a_time:
         note_command(["run", "-m", *overrides])
+        if not logging.getLogger("dpfl").handlers:
+            show_log(quiet)
         command.perform(overrides, {"multirun": True}, plugins, quiet)
-        return [outcome.record for outcome in command.current.executed]
+        outcomes = command.current.executed
+        made = [outcome.record for outcome in outcomes]
+        if made and not quiet:
+            print(*privacy_of(made), *notes(outcomes), sep="\n", file=sys.stderr)
+        return made
 
 
 @_typed

@@ -223,7 +223,9 @@ def _privacy(plans: "Sequence[Plan]") -> list[str]:
         for plan, ledger in zip(plans, ledgers, strict=True)
     }
     if len(distinct) > PRICED:
-        return [f"privacy: of {len(distinct)} kinds of runs; `dpfl calibrate` tells of one"]
+        first, *others = {plan.dp.epsilon for plan in plans}
+        aim = "" if first is None or others else f", all for epsilon {first:g}"
+        return [f"privacy: of {len(distinct)} kinds of runs{aim}; `dpfl calibrate` tells of one"]
     lines = [
         f"privacy: {plan.algorithm.name}, dp={plan.dp.name}: {line}"
         for plan, ledger in distinct.values()

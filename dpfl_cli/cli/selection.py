@@ -55,6 +55,8 @@ def row_of(record: RunRecord) -> dict[str, Any]:
         **result["metrics"].get("last", {}),
         "epsilon": result["privacy"]["epsilon"],
         "delta": result["privacy"]["delta"],
+        "vacuous": result["privacy"]["vacuous"],
+        "guarantee": result["privacy"]["guarantee"],
         "status": record.status,
     }
 

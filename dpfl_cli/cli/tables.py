@@ -14,13 +14,14 @@ from rich.table import Column, Table
 from dpfl_cli.cli.columns import aligned
 from dpfl_cli.cli.selection import CHOICES, cell_of, repetitions, settings_of, short_names, varying
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN
-from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, RunRecord
+from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, MODEL, RunRecord
 
 # What is said once where it is equal for all runs.
 COMMON = ("algorithm", "dp", "dataset", "seed", "delta", "status")
 TextRow = dict[str, str]  # column -> cell
 Report = dict[str, Any]  # on the privacy of a run, of its result.json
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
+CELL = 40  # letters of a reason that a cell can hold
 METRICS = 3  # of SHOWN, the first that the runs have
 
 
@@ -167,17 +168,29 @@ def privacy_of(records: Sequence[RunRecord]) -> list[str]:
         *_each(reports, "stopped", "Stopped", " "),
         *_each(reports, "calibration", "Noise", " by "),
         *_each(reports, "guarantee", "Guarantee", ": "),
-        *_seeded(records),
+        *_each([_long(one) for one in reports], "epsilon_reason", "No epsilon", ": "),
+        *_of_models(records),
     ]
 
 
-def _seeded(records: Sequence[RunRecord]) -> list[str]:
-    """Of a single run, which has its model kept: who can take the noise off it."""
-    one = records[0]
-    noisy = one.result["privacy"]["trust"] != "none" and one.config["dp"].get("noise") == "seeded"
-    if len(records) > 1 or not noisy:
-        return []
-    return ["Noise is of the seed: whoever knows it can take it off; dp.noise=secret to publish."]
+def _long(report: Report) -> Report:
+    """Why there is no epsilon, where that does not fit into a cell."""
+    reason = report.get("epsilon_reason") or ""
+    return {"epsilon_reason": reason.removesuffix(".")} if len(reason) > CELL else {}
+
+
+def _of_models(records: Sequence[RunRecord]) -> list[str]:
+    """Where a model was kept under a guarantee: who can take the noise off it, and where it is said
+    what is not covered.
+    """
+    private = [one for one in records if one.result["privacy"]["trust"] != "none"]
+    kept = [one for one in private if (one.folder / MODEL).exists()]
+    lines = [f"Not covered: see `dpfl account {one.id}`." for one in kept[:1]]
+    if any(one.config["dp"].get("noise") == "seeded" for one in kept):
+        lines.append(
+            "Noise is of the seed: whoever knows it can take it off; dp.noise=secret to publish."
+        )
+    return lines
 
 
 def epsilons_of(reports: Sequence[Report]) -> str:
@@ -208,7 +221,7 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
                 **{name: cell_of(chosen.get(key)) for key, name in names.items()},
                 "seed": str(result["seed"]),
                 **{name: _metric(values, name) for name in metrics},
-                "epsilon": epsilon_text(result["privacy"]),
+                "epsilon": "none" if _long(result["privacy"]) else epsilon_text(result["privacy"]),
                 "delta": f"{result['privacy']['delta']:g}",
                 "status": result["status"],
             }

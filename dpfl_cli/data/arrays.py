@@ -4,6 +4,7 @@
 
 import hashlib
 import io
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -66,6 +67,11 @@ class Arrays(Kept):
         return tuple(map(content_of, own_paths(settings, "my.npz or data.py:NAME").values()))
 
     @staticmethod
+    def not_covered(settings: ArraysSettings) -> list[str]:
+        """Who is tested on, in a file of its own."""
+        return ["records of dataset.test_path, which count as public"] * bool(settings.test_path)
+
+    @staticmethod
     def make(settings: ArraysSettings, content: tuple[str, ...]) -> Dataset:
         """Which records are held out does not depend on the run's seed either."""
         paths = own_paths(settings, "my.npz")
@@ -73,11 +79,21 @@ class Arrays(Kept):
         pool, test = pools["path"], pools.get("test_path")
         columns = [list(one.pop("columns", ())) for one in pools.values()]
         if columns[0] != columns[-1]:
+            pairs = zip_longest(columns[0], columns[-1], fillvalue="missing")
+            ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
             raise DataError(
                 f"dataset.test_path={settings.test_path}: its features are not those of "
-                "dataset.path; write the same columns in the same order"
+                f"dataset.path ({theirs} where that has {ours}); write the same columns in the "
+                "same order"
             )
-        sha256 = listing_sha256({name: pool_sha256(one) for name, one in pools.items()})
+        contents = {name: pool_sha256(one) for name, one in pools.items()}
+        if len(contents) > len({*contents.values()}):
+            logger.warning(
+                "dataset.test_path=%s has the records of dataset.path: metrics are of what was "
+                "trained on",
+                settings.test_path,
+            )
+        sha256 = listing_sha256(contents)
         targets = pool["targets"]
         size = len(targets)
         labels = None if targets.dtype.kind == "f" else np.unique(targets)
@@ -237,6 +253,8 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
         good = np.isfinite(numbers.to_numpy(np.float64, na_value=np.nan)) & table[name].notna()
         if not good.all() or table[name].dtype.kind in "mM":
             record, how = good.argmin(), "write categories as numbers, as pandas.get_dummies does"
+            if "clients" not in given:
+                how += f" (dataset.clients={name} where it says whose a record is)"
             what = "no finite number"
             if str(table[name].iloc[record]).strip().lower() in ("", "nan", "none", "nat"):
                 what, how = "empty", "fill it (with a mean of the records no epsilon would hold)"
@@ -301,8 +319,10 @@ def _encoded(targets: ndarray, labels: ndarray | None, option: str) -> ndarray:
         if targets.dtype.kind in "US":
             raise DataError(f"{option}: targets are texts, and those of dataset.path numbers")
         return targets.astype(np.float64)
-    if not np.isin(targets, labels).all():
-        raise DataError(f"{option}: a label is none of those in dataset.path")
+    if not (known := np.isin(targets, labels)).all():
+        some = shorten(", ".join(map(str, labels)), 60, placeholder=" ...")
+        other = targets[known.argmin()]
+        raise DataError(f"{option}: label {other} is none of those in dataset.path ({some})")
     return np.searchsorted(labels, targets).astype(np.int64)
 
 

@@ -204,6 +204,11 @@ class LibsvmDataset(Kept):
     size: int  # records of the training file
     test_size = 0  # records of the test file
 
+    @staticmethod
+    def not_covered(settings: Any) -> list[str]:
+        """An order by label, in which one record of another class moves many."""
+        return ["order of the records, which is of their labels"] * (settings.order == "sorted")
+
     @classmethod
     def content(cls, settings: Any) -> VerifiedFiles:
         """Finds and verifies the files."""
@@ -244,9 +249,9 @@ class Libsvm(LibsvmDataset):
 
     @staticmethod
     def not_covered(settings: LibsvmSettings) -> list[str]:
-        """Constants taken from the data, which no epsilon covers."""
-        taken = "number of features (largest index of the file)"
-        return [taken] if settings.dimension is None else []
+        """And the number of features, where it is taken from the file."""
+        taken = ["number of features (largest index of the file)"] * (settings.dimension is None)
+        return taken + LibsvmDataset.not_covered(settings)
 
     @classmethod
     def content(cls, settings: Any) -> VerifiedFiles:

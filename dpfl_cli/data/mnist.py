@@ -212,8 +212,10 @@ class Images(Pictures):
     @classmethod
     def not_covered(cls, settings: ImageSettings) -> list[str]:
         """Constants taken from the data, which no epsilon covers."""
-        taken = f"{cls.scale} of the training images (standardising)"
-        return [taken] if settings.standardise else []
+        taken = [f"{cls.scale} of the training images (standardising)"] * settings.standardise
+        return taken + ["choice of the records by their classes"] * (
+            settings.subset == "stratified"
+        )
 
     @classmethod
     def split(cls, settings: ImageSettings, pictures: type[Pictures]) -> Split:

@@ -73,6 +73,10 @@ class MixedSettings(Settings):
     seed: SeedOrNone = None
 
 
+# one record of another class may change what many clients hold
+BY_CLASS = ("who holds what, which follows from the classes of all records",)
+
+
 class Dealt:
     """As many clients as are asked for, or as the data come with."""
 
@@ -164,7 +168,7 @@ class Dirichlet(Dealt):
     empty.
     """
 
-    by_class = "dirichlet"
+    by_class, not_covered = "dirichlet", BY_CLASS
 
     @classmethod
     def clients(cls, settings: DirichletSettings, info: DatasetInfo) -> int:
@@ -199,7 +203,7 @@ class Shards(Dealt):
     at most one record.
     """
 
-    each, by_class = "shards_per_client", "shards"
+    each, by_class, not_covered = "shards_per_client", "shards", BY_CLASS
 
     @staticmethod
     def deal(
@@ -224,6 +228,8 @@ class Mixed(Dealt):
     Zhang, Fay, Johansson 2023 (arXiv 2308.01139), section 5: of MNIST, 10,000 records drawn
     uniformly and dealt equally to ten clients, then 2,850 others of class k to client k.
     """
+
+    not_covered = BY_CLASS
 
     @classmethod
     def clients(cls, settings: MixedSettings, info: DatasetInfo) -> int:

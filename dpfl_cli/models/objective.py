@@ -28,7 +28,7 @@ def misfit(model: str, needs: str, info: DatasetInfo, choose: str) -> ConfigErro
     """What is said where a model and a dataset do not fit."""
     kind = f"{info.classes} classes"
     if info.classes is None:
-        kind = "no classes (targets that are floats: labels are whole numbers or texts)"
+        kind = "no classes (targets are floats; whole numbers, 0 and not 0.0, or texts are classes)"
     return ConfigError(
         f"model={' or '.join(options_of('model', model))}: needs {needs}, but "
         f"dataset={info.name} has records of shape "

@@ -194,7 +194,14 @@ def each_seed(truths: Iterable[bool | str], text: str) -> Comparison:
     """A statement of shape, true or false of the rows of every seed:
     `each_seed((one.value("loss") < 1 for one in rows.by_seed()), "loss < 1")`. Where a seed tests
     nothing, a text that says why takes the place of the truth, and it stays undecided.
+
+    Raises:
+      ConfigError: something else, such as the None of a test without a `return`.
     """
+    truths = tuple(truths)
+    for one in truths:
+        if not isinstance(one, bool | np.bool_ | str):
+            raise ConfigError(f"{text}: a seed's truth is {one!r}; return True or False, or a text")
     found = tuple(one if isinstance(one, str) else bool(one) for one in truths)
     return Comparison(text, "each", np.empty(0), truths=found)
 

@@ -160,7 +160,9 @@ def judge(
         """The comparisons, and why there are none if so."""
         try:
             made: Any = claim.reading(under)(of or rows)  # of a user's: whatever it returns
-            found = [made] if isinstance(made, Comparison) else list(made)
+            if isinstance(made, Comparison):  # of a loop that ends at its first one, it may be
+                raise ConfigError("returns a comparison; yield every one")
+            found = list(made)
             if others := [one for one in found if not isinstance(one, Comparison)]:
                 raise ConfigError(f"{others[0]!r} is no comparison; yield above(…) or exact(…)")
             return found, f"{NOT_RUN}: it has nothing to compare"

@@ -215,7 +215,7 @@ def test_a_standin_is_labelled_everywhere_and_warned_of_once(data, kind, caplog)
 
 def test_the_warning_is_one_line_on_standard_error_even_when_quiet(data):
     code = (
-        "from dpfl_cli.cli import main; main._show_log(quiet=True); "
+        "from dpfl_cli.cli import main; main.show_log(quiet=True); "
         "from dpfl_cli.data.loading import warn_once; "
         "warn_once('data STAND IN'); warn_once('data STAND IN')"
     )
