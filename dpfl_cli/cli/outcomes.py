@@ -55,7 +55,23 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
             f"Under the paper's convention ({stated['convention']}) epsilon is "
             f"{stated['value']:.4f}."
         )
-    return lines + _dealt(outcomes) + _repairs(outcomes) + _collusions(results)
+    return (
+        lines + _of_today(outcomes) + _dealt(outcomes) + _repairs(outcomes) + _collusions(results)
+    )
+
+
+def _of_today(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the guarantee of finished runs with plugins would be now, after a check of these."""
+    from dpfl_cli.simulation.results import privacy_statement
+
+    changed = []
+    for one in outcomes:
+        own = one.plan.algorithm.plugin or one.plan.model.plugin or one.plan.mechanism.plugin
+        if one.cached and own and one.status == "done":
+            today = privacy_statement(one.plan, one.record.ledger)["guarantee"]
+            if today != one.record.result["privacy"]["guarantee"]:
+                changed.append(f"Since their check: {today} (runtime.force=true notes it).")
+    return [*dict.fromkeys(changed)][:SETTINGS_SAID]
 
 
 def _dealt(outcomes: Sequence[Outcome]) -> list[str]:

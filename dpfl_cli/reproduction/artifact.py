@@ -127,7 +127,7 @@ class Search(Checked):
     of these with the seeds of the size. What is in no grid of several cells has all seeds at once.
 
     Attributes:
-      reduced: config values that make a run cheap.
+      reduced: of a run, the config values that make it cheap, as lambda run: {"rounds": 3}.
       note: what these are, in words.
       keep: how many cells of a grid go on to full size; a single one has all seeds at once.
       where: only grids with these labels are searched; all cells of others have all seeds.

@@ -45,6 +45,9 @@ def test_a_grid_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) 
     assert table.run.tolist() == [grid[1].id]
     assert table.epsilon[0] == grid[1].result["privacy"]["epsilon"]
     assert len(dpfl.runs()) == len(dpfl.runs(where="status=done")) == 4
+    assert table.guarantee[0] == grid[1].result["privacy"]["guarantee"]
+    dpfl.run(*GRID, "dp.delta=0.2")
+    assert "WARNING: delta is not below 1/n" in capsys.readouterr().err
     assert dpfl.runs(where="seed=7").empty
 
     lines = dpfl.curves(*grid, grid[0].id)

@@ -248,8 +248,25 @@ def test_a_test_table_has_the_columns_of_the_first(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no column hospital"):
         Arrays.info(settings)
     table()[["x1", "x0", "x2", "label", "hospital"]].to_csv(second, index=False)
-    with pytest.raises(DataError, match="the same columns in the same order"):
+    with pytest.raises(
+        DataError, match=r"x1 where that has x0.*same columns in the same order"
+    ):
         Arrays.info(settings)
+    table(label=["other", *LABELS[1:]]).to_csv(second, index=False)
+    with pytest.raises(DataError, match=r"test_path: label other is none of those in dataset.path"):
+        Arrays.info(settings)
+
+
+def test_who_is_tested_on_from_a_file_counts_as_public(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(tmp_path / "a.csv")
+    table().to_csv(path, index=False)
+    settings = ArraysSettings(path=path, test_path=path, targets="label", clients="hospital")
+    assert "count as public" in Arrays.not_covered(settings)[0]
+    assert not Arrays.not_covered(settings.model_copy(update={"test_path": None}))
+    Arrays.info(settings)
+    assert "metrics are of what was trained on" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3\n4\n", b"\xff\xfe", b"PAR1 no more"])

@@ -130,6 +130,8 @@ def test_the_dimension_is_that_of_both_files_or_the_given_one(file):
     )
     assert Libsvm.not_covered(LibsvmSettings(path=train, dimension=7)) == []
     assert "largest index" in Libsvm.not_covered(LibsvmSettings(path=train))[0]
+    order = LibsvmSettings(path=train, dimension=7, order="sorted")
+    assert "of their labels" in Libsvm.not_covered(order)[0]
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3])

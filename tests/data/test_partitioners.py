@@ -189,6 +189,12 @@ def test_natural_follows_the_data(natural, seed, draw):
     assert same(found, Natural.partition(DrawnSettings(clients=some), data, seed))
 
 
+@pytest.mark.parametrize("made", [Dirichlet, Shards, Mixed])
+def test_deals_by_class_say_so(made):
+    """One record of another class moves the borders of what many clients hold."""
+    assert "classes of all records" in made.not_covered[0]
+
+
 @pytest.mark.parametrize(
     ("kind", "chosen"),
     [

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -604,6 +605,9 @@ def test_central_runs_agree_with_the_mean_alone() -> None:
     assert "epsilon_central" not in privacy_report(central, central.ledger())
     sent = plan_of([*COINS, "mechanism.noise_multiplier=2.0", "algorithm.control=sent"])
     assert "not proved" in privacy_report(sent, sent.ledger())["epsilon_central"]["reading"]
+    component = replace(local.algorithm.component, origin="mine.py")  # it may scale contributions
+    own = replace(local, algorithm=replace(local.algorithm, component=component))
+    assert "epsilon_central" not in privacy_report(own, own.ledger())
 
 
 @pytest.mark.parametrize("method", ["fedexp", "fedexp_naive"])

@@ -625,6 +625,19 @@ def test_float32_proves_nothing_for_a_small_damping(residual, damping, proved):
     assert proved or "too large for a damping below a tenth" in found.proof
 
 
+@pytest.mark.parametrize(("clip", "proved"), [(0.1, True), (3e-5, False)])
+def test_a_sensitivity_below_the_rounding_of_a_solution_proves_nothing(clip, proved):
+    """With clips of 3e-5 and 20 and 1000 records neighbours were 9 sensitivities apart."""
+    one, counts = torch.ones(1), torch.full((1, 1), 1000)
+    values = client_values(torch.ones(1, 1, 4))
+    made = solved_mean(
+        values, clip * one, 20 * one, 1e-9 * one, one, counts, "project", "tight", 0.0
+    )
+    found = as_computed(made, None, None)
+    assert found.proved is proved
+    assert proved or "rounding is not small beside what one record changes" in found.proof
+
+
 def test_what_no_exact_solve_gives_is_brought_back_and_a_told_residual_is_added():
     one = torch.ones(1)
     values = torch.zeros(1, 4, 3)

@@ -599,6 +599,14 @@ def test_what_a_claim_yields_is_a_comparison() -> None:
         judge(changed(claims=[wrong]), "quick", Rows(pd.DataFrame(), [], {}, {}))
 
 
+def test_a_claim_that_ends_at_its_first_comparison_is_refused() -> None:
+    first = Claim("first", "It is true", "ours", lambda rows: exact(True, "x"))
+    with pytest.raises(ConfigError, match="claim first: returns a comparison; yield every one"):
+        judge(changed(claims=[first]), "quick", Rows(pd.DataFrame(), [], {}, {}))
+    with pytest.raises(ConfigError, match="falls: a seed's truth is None; return True or False"):
+        each_seed([True, None], "falls")  # type: ignore[list-item]
+
+
 def test_an_id_of_ones_own_is_the_name_of_a_folder(tmp_path: Path) -> None:
     path = tmp_path / "own_id.py"
     path.write_text(
