@@ -392,6 +392,20 @@ MENDS = [
         CHECKS,
     ),
     Fault(
+        "privacy bounds: a solution's rounding may exceed its sensitivity",
+        "privacy/record_bounds.py",
+        "SMALLEST = 1e-6 ",
+        "SMALLEST = 0.0 ",
+        "privacy/test_second_order_privacy.py",
+    ),
+    Fault(
+        "privacy reports: the mean alone of a plugin's messages",
+        "simulation/results.py",
+        " and not plan.algorithm.plugin\n",
+        "\n",
+        "privacy/test_nominal.py::test_central_runs_agree_with_the_mean_alone",
+    ),
+    Fault(
         "privacy modules: nobody looks again at what they give",
         "models/own_module.py",
         "if not same or _memory(module)[1] != before[1]:",

@@ -59,6 +59,19 @@ def test_of_one_run_it_is_said_whether_its_noise_can_be_taken_off(
     assert "Noise is of the seed" not in out
 
 
+def test_a_finished_run_says_what_its_guarantee_is_since_a_check(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = ["run", "--plugin", PLUGIN, "algorithm=fedmomentum", "dp=cdp", *SMALL]
+    assert "proved; not checked: dpfl check" in " ".join(dpfl(capsys, *own)[1].split())
+    assert "Since their check" not in dpfl(capsys, *own)[1]
+    assert main(["check", PLUGIN, "--quiet"]) == 0
+    capsys.readouterr()
+    said = " ".join(dpfl(capsys, *own)[1].split())
+    assert "Since their check: (epsilon, delta)-DP per client" in said
+    assert "central trust: proved (runtime.force=true notes it)." in said
+
+
 def test_one_run_prints_its_folder_last(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = dpfl(capsys, "run", "algorithm=fedexp", "dp=ldp", *SMALL)
     assert code == 0

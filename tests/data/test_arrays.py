@@ -248,9 +248,7 @@ def test_a_test_table_has_the_columns_of_the_first(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no column hospital"):
         Arrays.info(settings)
     table()[["x1", "x0", "x2", "label", "hospital"]].to_csv(second, index=False)
-    with pytest.raises(
-        DataError, match=r"x1 where that has x0.*same columns in the same order"
-    ):
+    with pytest.raises(DataError, match=r"x1 where that has x0.*same columns in the same order"):
         Arrays.info(settings)
     table(label=["other", *LABELS[1:]]).to_csv(second, index=False)
     with pytest.raises(DataError, match=r"test_path: label other is none of those in dataset.path"):
