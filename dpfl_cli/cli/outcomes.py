@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from dpfl_cli.cli.tables import collusion_text, print_results, print_table, wide_console
@@ -9,6 +10,7 @@ from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.store import MODEL
 
 EXIT_RUNS_FAILED = 3
+LOSSES = ("relative_distance", "train_loss")  # the first that runs have is looked at
 SETTINGS_SAID = 4  # of a grid, each with a line of its own
 
 
@@ -55,9 +57,8 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
             f"Under the paper's convention ({stated['convention']}) epsilon is "
             f"{stated['value']:.4f}."
         )
-    return (
-        lines + _of_today(outcomes) + _dealt(outcomes) + _repairs(outcomes) + _collusions(results)
-    )
+    beside = _of_today, _dealt, _repairs, _worse
+    return [*lines, *(line for told in beside for line in told(outcomes)), *_collusions(results)]
 
 
 def _of_today(outcomes: Sequence[Outcome]) -> list[str]:
@@ -107,6 +108,33 @@ def _repairs(outcomes: Sequence[Outcome]) -> list[str]:
         f"{which} replaced updates that were not finite by zero, seen at evaluated rounds "
         "(column repaired of metrics.csv)."
     ]
+
+
+def _worse(outcomes: Sequence[Outcome]) -> list[str]:
+    """That private runs ended further from what they look for than they began, as they do where
+    noise is too large: nothing else says so beside one number.
+    """
+    lines = []
+    private = {
+        one.record.id: one.record
+        for one in outcomes
+        if one.status == "done" and one.record.result["privacy"]["trust"] != "none"
+    }
+    for name in LOSSES:
+        ways = {
+            id_: (record.rows[0][name], record.rows[-1].get(name, inf))  # no cell: not finite
+            for id_, record in private.items()
+            if record.rows and record.rows[0]["round"] == 0 and name in record.rows[0]
+        }
+        worse = [(first, last) for first, last in ways.values() if last > first]
+        if worse:
+            first, last = max(worse, key=lambda way: way[1] - way[0])
+            which = "" if len(ways) == 1 else f" in {len(worse)} of {len(ways)} runs"
+            lines.append(
+                f"{name} ends above where it began{which} ({first:.4g}, then {last:.4g}): too much "
+                "noise, or too large steps."
+            )
+    return lines[:1]
 
 
 def _collusions(results: Sequence[dict[str, Any]]) -> list[str]:

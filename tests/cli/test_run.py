@@ -59,6 +59,17 @@ def test_of_one_run_it_is_said_whether_its_noise_can_be_taken_off(
     assert "Noise is of the seed" not in out
 
 
+def test_runs_that_noise_has_spoilt_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of dp=none nothing is said, whatever it comes to."""
+    words = ["algorithm=fedavg", "dp.epsilon=0.1", "dp.delta=1e-5", *SMALL]
+    assert "relative_distance ends above where it began (1, then" in dpfl(
+        capsys, "run", "dp=ldp", *words
+    )[1].replace("\n", " ")
+    out = dpfl(capsys, "run", "-m", "dp=ldp,cdp", "dp.epsilon=0.1,1e5", *words[:1], *words[2:])[1]
+    assert re.search(r"began in [12] of 4 runs", out.replace("\n", " "))
+    assert "above where it" not in dpfl(capsys, "run", "dp=none", "algorithm.local_lr=9", *SMALL)[1]
+
+
 def test_a_finished_run_says_what_its_guarantee_is_since_a_check(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
