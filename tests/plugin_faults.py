@@ -154,7 +154,7 @@ MENDS = [
     Fault(
         "privacy plugin: a method keeps clients' values from run to run",
         "simulation/stack.py",
-        "            refuse_kept(type(self.algorithm))\n",
+        "            refuse_kept(self.algorithm, self._given)\n",
         "            pass\n",
         f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
     ),

@@ -10,12 +10,14 @@ import gc
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from types import CellType, GeneratorType, MethodType, SimpleNamespace
 from typing import Any
+
+from torch import Tensor
 
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.config.errors import PrivacyError
@@ -40,8 +42,20 @@ _OF_CLIENTS = (Unreleased, Bounded, Release, ClientSide, Round, State)
 _closed: tuple[str, ...] = ()
 
 
-def refuse_kept(method: type) -> None:
-    """A PrivacyError where the file of a method holds what clients compute, or compute with."""
+def refuse_kept(made: object, given: Collection[str]) -> None:
+    """A PrivacyError where the file of a method holds what clients compute, or compute with, or the
+    method itself a tensor, which a run that goes on after an interrupt has lost.
+
+    Args:
+      given: the attributes that it had before a run.
+    """
+    method = type(made)
+    for name, value in vars(made).items():
+        if isinstance(value, Tensor) and name not in given:
+            raise PrivacyError(
+                f"{method.__name__} keeps self.{name} from round to round, and an interrupted run "
+                "would go on without it: put it into the State that `round` returns"
+            )
     module = method.__module__
     place: Any = sys.modules.get(module, method)
     rest, seen = list(vars(place).items()), set()

@@ -144,6 +144,7 @@ class Stack:
         self.algorithm = first.algorithm.target(
             stacked([plan.algorithm.settings for plan in plans], device)
         )
+        self._given = frozenset(vars(self.algorithm))
         self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes
@@ -322,7 +323,7 @@ class Stack:
         """
         self.objective.refuse_kept()
         if self.plan.algorithm.plugin:
-            refuse_kept(type(self.algorithm))
+            refuse_kept(self.algorithm, self._given)
 
     def _wait(self) -> None:
         """Waits for the GPU, so that a clock can be read."""

@@ -171,8 +171,10 @@ METHOD_FAULTS = {  # what is wrong -> the check that tells, and the code
     "noise taken off again": (
         "influence", {"AFTER": "extra = (opened(update.values).mean(1) - mean) / 2"}),
     "raw values kept from round to round in the object": (
-        "influence",
+        "marks",
         {"AFTER": f"extra = getattr(self, 'kept', 0.0); self.kept = {RAW}.mean(dim=1)"}),
+    "a velocity that is lost with an interrupt": (
+        "marks", {"AFTER": "extra = getattr(self, 'v', 0.0); self.v = mean"}),
     "a client's state without its mark": (
         "marks", {"CLIENTS": "{'own': torch.zeros(objective.runs, objective.clients, "
                   "objective.dimension)}", "AFTER": f"clients = {{'own': {RAW}}}"}),
