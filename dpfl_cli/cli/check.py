@@ -225,10 +225,9 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
     if proof_gap(plan) is not None:
         config = claim
     plans = make_plans([with_values(config, {"seed": seed}) for seed in range(SEEDS)])
-    longer = plans[:2]
-    if plan.algorithm.plugin and not own:  # runs may mix in later rounds, after a warm-up, say
-        of_seeds = [with_values(config, {"seed": seed, "rounds": LONGER}) for seed in (0, 1)]
-        longer = make_plans(of_seeds)
+    # runs of an own method may mix in later rounds, after a warm-up, say
+    more = [with_values(config, {"seed": seed, "rounds": LONGER}) for seed in (0, 1)]
+    longer = make_plans(more) if plan.algorithm.plugin and not own else []
     federation = federation_of(plans[0])
     continuous = np.issubdtype(federation.dataset.train.features.dtype, np.floating)
     if plan.dp.unit == "record" and plan.dp.relation != "replace_one" and not continuous:

@@ -10,7 +10,7 @@ from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.store import MODEL
 
 EXIT_RUNS_FAILED = 3
-LOSSES = ("relative_distance", "train_loss")  # the first that runs have is looked at
+LOSSES = ("relative_distance", "train_loss")  # the first that a run has is looked at
 SETTINGS_SAID = 4  # of a grid, each with a line of its own
 
 
@@ -63,11 +63,12 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _of_today(outcomes: Sequence[Outcome]) -> list[str]:
     """What the guarantee of finished runs with plugins would be now, after a check of these."""
+    from dpfl_cli.simulation.checked import CHECKED
     from dpfl_cli.simulation.results import privacy_statement
 
     changed = []
     for one in outcomes:
-        own = one.plan.algorithm.plugin or one.plan.model.plugin or one.plan.mechanism.plugin
+        own = any(getattr(one.plan, group).plugin for group in CHECKED)
         if one.cached and own and one.status == "done":
             today = privacy_statement(one.plan, one.record.ledger)["guarantee"]
             if today != one.record.result["privacy"]["guarantee"]:
@@ -114,27 +115,25 @@ def _worse(outcomes: Sequence[Outcome]) -> list[str]:
     """That private runs ended further from what they look for than they began, as they do where
     noise is too large: nothing else says so beside one number.
     """
+    done = {one.record.id: one.record for one in outcomes if one.status == "done"}
+    private = [one for one in done.values() if one.result["privacy"]["trust"] != "none"]
+    ways: dict[str, list[tuple[float, float]]] = {}  # by the first of LOSSES that a run has
+    for rows in (record.rows for record in private if record.rows):
+        name = next((one for one in LOSSES if one in rows[0]), None)
+        if name and rows[0]["round"] == 0:
+            last = rows[-1].get(name, inf)  # no cell: not finite
+            ways.setdefault(name, []).append((rows[0][name], last))
     lines = []
-    private = {
-        one.record.id: one.record
-        for one in outcomes
-        if one.status == "done" and one.record.result["privacy"]["trust"] != "none"
-    }
-    for name in LOSSES:
-        ways = {
-            id_: (record.rows[0][name], record.rows[-1].get(name, inf))  # no cell: not finite
-            for id_, record in private.items()
-            if record.rows and record.rows[0]["round"] == 0 and name in record.rows[0]
-        }
-        worse = [(first, last) for first, last in ways.values() if last > first]
+    for name, both in ways.items():
+        worse = [(first, last) for first, last in both if last > first]
         if worse:
             first, last = max(worse, key=lambda way: way[1] - way[0])
-            which = "" if len(ways) == 1 else f" in {len(worse)} of {len(ways)} runs"
+            which = "" if len(both) == 1 else f" in {len(worse)} of {len(both)} runs"
             lines.append(
                 f"{name} ends above where it began{which} ({first:.4g}, then {last:.4g}): too much "
                 "noise, or too large steps."
             )
-    return lines[:1]
+    return lines
 
 
 def _collusions(results: Sequence[dict[str, Any]]) -> list[str]:

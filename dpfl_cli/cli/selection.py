@@ -139,8 +139,8 @@ def narrowed(
             number = _number(wanted)
             if number is None or math.isnan(number):
                 raise ConfigError(f"--where {condition}: {wanted} is not a number")
-            known_values = [row[key] for _, row in rows if row.get(key) is not None]
-            if known_values and all(_number(value) is None for value in known_values):
+            given = [row[key] for _, row in rows if row.get(key) is not None]
+            if given and all(_number(value) is None for value in given):
                 raise ConfigError(f"--where {condition}: {key} is no number; compare it by = or !=")
         several = sign in ("=", "!=") and "[" not in wanted  # a list is one value
         values = wanted.split(",") if several else [wanted]

@@ -184,7 +184,7 @@ def _of_models(records: Sequence[RunRecord]) -> list[str]:
     what is not covered.
     """
     private = [one for one in records if one.result["privacy"]["trust"] != "none"]
-    kept = [one for one in private if (one.folder / MODEL).exists()]
+    kept = [one for one in private if MODEL in one.result["files"]]
     lines = [f"Not covered: see `dpfl account {one.id}`." for one in kept[:1]]
     if any(one.config["dp"].get("noise") == "seeded" for one in kept):
         lines.append(

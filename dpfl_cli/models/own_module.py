@@ -77,8 +77,8 @@ class OwnModule(Network):
         """A module that begins to keep something when it sees many records, or has seen enough of
         them, is not told where it is tried.
         """
+        records, *at_first = self._unseen
         for module, before in list(self._unused.values()):
-            records, *at_first = self._unseen
             pairs = zip(at_first, _given(module, records), strict=True)
             same = all(torch.allclose(*pair, rtol=1e-4, atol=1e-5) for pair in pairs)
             if not same or _memory(module)[1] != before[1]:

@@ -1113,7 +1113,6 @@ def test_tables_cut_nothing_on_narrow_terminals(
 def test_tables_keep_a_run_on_a_line_at_80_columns(runs: int) -> None:
     results: Any = [
         SimpleNamespace(
-            folder=Path("nowhere"),
             config={
                 "algorithm": {"name": "fedexp"},
                 "dp": {"name": "ldp_privunit"},
@@ -1123,6 +1122,7 @@ def test_tables_keep_a_run_on_a_line_at_80_columns(runs: int) -> None:
                 "id": f"{number:012x}",
                 "seed": number,
                 "status": "done",
+                "files": {},
                 "metrics": {"last": {"accuracy": 71.25, "train_loss": 0.5, "test_loss": 0.5}},
                 "data": {"source": "standin"},
                 "privacy": {

@@ -4,6 +4,7 @@ and known by their content.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -256,8 +257,9 @@ def test_a_test_table_has_the_columns_of_the_first(tmp_path: Path) -> None:
 
 
 def test_who_is_tested_on_from_a_file_counts_as_public(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("dpfl"), "propagate", True)
     path = str(tmp_path / "a.csv")
     table().to_csv(path, index=False)
     settings = ArraysSettings(path=path, test_path=path, targets="label", clients="hospital")
