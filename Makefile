@@ -11,10 +11,12 @@ help:  ## this list
 
 setup: $(READY)  ## the virtual environment, from constraints.txt
 
+# What is imported is compiled then, once: most of what is installed never is, and compiling it all takes longer than the rest of this.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) "torch==2.13.0"
+	$(INSTALL) -e ".[dev]"
 	@$(BIN)/dpfl data fetch --quiet efficientnet_lite0 || echo "no ImageNet weights: tests and features that need them do without"
 	@touch $(READY)
 
