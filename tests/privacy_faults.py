@@ -28,6 +28,7 @@ ENDS = "privacy/test_end_of_a_run.py"
 COHORTS = "simulation/test_participation.py"
 CHECKS = "simulation/test_conformance.py"
 BATCHES = "privacy/test_poisson_batches.py"
+DATA_PLUGINS = "privacy/test_data_plugins.py"
 MENDS = [
     Fault(
         "privacy 1: a bound per record is proved at any point",
@@ -227,9 +228,9 @@ MENDS = [
     ),
     Fault(
         "privacy 10: a delta of 1/n is not warned of in the guarantee",
-        "simulation/results.py",
-        "if plan.dp.delta * units >= 1:",
-        "if False:",
+        "simulation/store.py",
+        "if delta * units < 1:",
+        "if True:",
         f"{ENDS}::test_a_delta_that_means_nothing_is_said_beside_the_guarantee",
     ),
     Fault(
@@ -336,10 +337,31 @@ MENDS = [
         f"{CHECKS}::test_a_client_who_never_takes_part_shows_nothing",
     ),
     Fault(
+        "privacy checks: a model counts as tried with methods that nobody tried it with",
+        "simulation/checked.py",
+        'sorted(plan.algorithm.target.needs) if group == "model" else []',
+        "[]",
+        f"{DATA_PLUGINS}::test_a_model_is_tried_with_what_methods_need_of_it",
+    ),
+    Fault(
+        "privacy checks: neighbours keep the records of the client that changed",
+        "simulation/neighbours.py",
+        "whole[its] = 0",
+        "pass",
+        f"{DATA_PLUGINS}::test_a_clients_records_are_gone_where_it_holds_others",
+    ),
+    Fault(
+        "privacy 7: a plugin's network begins with what it took from the data",
+        "models/guarded.py",
+        "return type(objective)(objective.settings, blank, index, objective.device)",
+        "return objective.among(blank, index)",
+        f"{DATA_PLUGINS}::test_what_a_network_took_from_the_data_is_not_in_its_beginning",
+    ),
+    Fault(
         "privacy drawn: a check of all clients counts for cohorts",
         "simulation/checked.py",
-        'if group == "algorithm" and plan.sampling is not None:',
-        "if False:",
+        "[plan.participation.name] if plan.sampling is not None else []",
+        "[]",
         f"{CHECKS}::test_a_guarantee_says_whether_its_method_was_checked",
     ),
     Fault(

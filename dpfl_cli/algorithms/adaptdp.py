@@ -48,6 +48,7 @@ from typing import Literal
 from dpfl_cli.algorithms.api import (
     BatchSize,
     Field,
+    NoiseOrNone,
     Number,
     Positive,
     PositiveOrNone,
@@ -88,7 +89,7 @@ class AdaptDpSettings(RecordSettings):
     radius_batch_size: BatchSize = None  # b_C
     radius_multiplier: Positive = 1.0  # tau
     radius_floor: Positive = 1e-9
-    radius_noise_multiplier: PositiveOrNone = None
+    radius_noise_multiplier: NoiseOrNone = None
     sensitivity: Literal["tight", "paper"] = "tight"
     offset: Literal["formula", "none"] = "formula"  # nu
     offset_failure: Number = Field(0.01, gt=0, lt=1)  # u

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     Positive = Any
     NonNegative = Any
     PositiveOrNone = Any
+    NoiseOrNone = Any
     Bound = Any
 else:
+    from dpfl_cli.config.component import NoiseOrNone as NoiseOrNone
     from dpfl_cli.config.component import PositiveOrNone as PositiveOrNone
 
     Number, Positive, NonNegative, Bound = float, PositiveFloat, NonNegativeFloat, Limit
@@ -152,10 +154,10 @@ def algorithm(
         if "__init__" not in vars(target):
             declared.__init__ = _takes_hyper
         settings: type[Settings] | None = get_type_hints(target).get("hyper")
-        if settings is None:
+        if not (isinstance(settings, type) and issubclass(settings, Settings)):
             raise ConfigError(
                 f"algorithm={name}: class {target.__name__} lacks its settings; annotate them, as "
-                "hyper: MySettings"
+                "hyper: MySettings, a class of Settings"
             )
         return component("algorithm", name, revision=revision, settings=settings)(target)
 

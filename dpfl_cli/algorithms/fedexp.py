@@ -50,8 +50,8 @@ from dpfl_cli.algorithms.api import (
     CLIPPED,
     ConfigError,
     LocalSettings,
+    NoiseOrNone,
     NonNegative,
-    PositiveOrNone,
     Release,
     ReleaseSpec,
     Round,
@@ -76,7 +76,7 @@ class FedExpSettings(LocalSettings):
     step: Literal["adaptive", "naive"] = "adaptive"
     half: bool = False
     denominator_epsilon: NonNegative = 0.0
-    squared_norm_noise: PositiveOrNone = None
+    squared_norm_noise: NoiseOrNone = None
 
 
 @algorithm(

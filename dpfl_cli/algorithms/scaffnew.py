@@ -43,7 +43,7 @@ as any other).
 
 Releases:
     "update"  Delta_i in a ball of radius C, where theta_t shows: 2C when a client's data are
-              replaced, C when they are zeroed (the paper's relation) or left out.
+              replaced, C when its message is zeroed (the paper's relation) or left out.
 
 Proved under local and central trust: given the past releases, Delta_i depends on the client's own
 data and on no other's, whatever its local model and control are, and is clipped; theta depends on

@@ -18,7 +18,9 @@ Round, with server control c, client controls h_i, tau local steps of size eta_l
     h_i    <- h_i - c - X_i / (tau eta_l)
     w      <- w + eta_g cbar
     c      <- -cbar / (tau eta_l)
-(c is then c + mean_i of the change of h_i, where X_i averages to cbar.)
+(c is then c + mean_i of the change of h_i, where X_i averages to cbar, as it does under local trust
+with `sent`. Elsewhere the noise of every mean stays in c - mean_i h_i, a random walk: the error of
+the controls grows with the square root of the rounds.)
 Where a client takes part with probability q < 1, the h_i of those that are away rest, and
     c      <- c + q (-cbar / (tau eta_l) - c)
 as in Karimireddy et al., c + (1/M) sum_i of the change of h_i, but for the public q M in place of

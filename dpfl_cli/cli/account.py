@@ -13,7 +13,7 @@ from dpfl_cli.cli.tables import (
     wide_console,
 )
 from dpfl_cli.config.paths import outputs_dir
-from dpfl_cli.simulation.store import RunRecord, RunStore
+from dpfl_cli.simulation.store import RunRecord, RunStore, delta_warning
 
 UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients or batches"
 
@@ -35,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
             remarks = [priced.reason or "vacuous: above 20" * priced.vacuous]
             shown = ""
             if priced.epsilon is not None:
-                shown = f"{priced.epsilon:.6f}{claimed}"
+                shown = f"{epsilon_number(priced.epsilon, 6)}{claimed}"
                 remarks.append(UNAMPLIFIED * priced.unamplified)
             rows.append((priced.accountant, shown, "; ".join(filter(None, remarks))))
         title = (
@@ -43,18 +43,18 @@ def execute(args: argparse.Namespace) -> int:
             f"{record.ledger.releases} releases, delta {prices[0].delta:g}"
         )
         print_table(("accountant", "epsilon", "remark"), rows, title)
-        for line in _remarks(record, args.delta is None):
+        for line in _remarks(record, args.delta):
             console.print(f"  {line}")
     return 0
 
 
-def _remarks(record: RunRecord, own_delta: bool) -> Iterator[str]:
+def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
     """What was released, who set the noise, and what the epsilons mean.
 
     Args:
-      own_delta: whether it is the run's own, whose further epsilons are stored.
+      delta: None for the run's own, whose further epsilons are stored.
     """
-    privacy = record.result["privacy"]
+    privacy, own_delta = record.result["privacy"], delta is None
     for key in ("participation", "batches"):
         if key in privacy:
             yield f"{key}: {privacy[key]}"
@@ -64,7 +64,12 @@ def _remarks(record: RunRecord, own_delta: bool) -> Iterator[str]:
         aim = f"{'nominal' if is_nominal(privacy) else 'target'} epsilon"
         target = f"{aim} {privacy['epsilon_target']:g} at delta {privacy['delta']:g}"
         yield f"noise by {privacy['calibration']}; {target}"
-    yield f"guarantee: {privacy['guarantee']}"
+    guarantee, unit = privacy["guarantee"], privacy["unit"]
+    if delta is not None:
+        units = record.result["data"]["clients"] if unit == "client" else record.dealt
+        stated = delta_warning(privacy["delta"], units, unit)
+        guarantee = guarantee.replace(stated, "") + delta_warning(delta, units, unit)
+    yield f"guarantee: {guarantee}"
     central = privacy.get("epsilon_central")
     if central is not None and own_delta:
         why = f" ({central['reason']})" if central.get("reason") else ""

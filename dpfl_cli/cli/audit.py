@@ -68,14 +68,17 @@ def audited(plan: "Plan", canaries: int, confidence: float, quiet: bool) -> "tup
 
 
 def execute(args: argparse.Namespace) -> int:
+    from dpfl_cli.cli.tables import epsilon_number, epsilon_text
     from dpfl_cli.simulation.audit import SURE
+    from dpfl_cli.simulation.results import privacy_report
 
     plan = plan_of(args.overrides, args.plugin)
     found, folder = audited(plan, args.canaries, args.confidence, args.quiet)
     bounds, sure = found.bounds(args.confidence), found.bounds(SURE)
     low, high = int((~found.sides).sum()), int(found.sides.sum())
+    claim = epsilon_text(privacy_report(plan, plan.ledger()))
     print(
-        f"claim    epsilon {found.claim:.4g} at delta {found.delta:g} ({plan.accountant.name}, per "
+        f"claim    epsilon {claim} at delta {found.delta:g} ({plan.accountant.name}, per "
         f"{plan.dp.unit}, {plan.dp.relation}, {plan.dp.trust}), {plan.last_round} rounds"
     )
     print(f"canaries {low} and {high}; lower bounds on epsilon:")
@@ -84,7 +87,7 @@ def execute(args: argparse.Namespace) -> int:
             f"  {NAMES[name]:<34} {bound:7.3f} ({100 * bound / found.claim:3.0f} % of the claim) "
             f"at {args.confidence:.4g}; {sure[name]:7.3f} at {SURE}"
         )
-    for name, payload in _drawn(found, bounds, plan.label).items():
+    for name, payload in _drawn(found, bounds, plan.label, epsilon_number(found.claim)).items():
         write_output(folder / name, payload)
     print(f"kept in {folder}")
     refuted = max(sure.values()) > found.claim
@@ -93,7 +96,7 @@ def execute(args: argparse.Namespace) -> int:
     return REFUTED if refuted else 0
 
 
-def _drawn(found: "Audit", bounds: dict[str, float], title: str) -> dict[str, bytes]:
+def _drawn(found: "Audit", bounds: dict[str, float], title: str, claim: str) -> dict[str, bytes]:
     """The scores of both sides, under the largest bound and the claim: scores.png and .pdf."""
     from dpfl_cli.reproduction.look import COLOURS, canvas, saved
 
@@ -104,7 +107,5 @@ def _drawn(found: "Audit", bounds: dict[str, float], title: str) -> dict[str, by
         axis.set(xlabel="the adversary's score", ylabel="runs")
         axis.legend(title="canary")
         best = max(bounds.values())
-        axis.set_title(
-            f"{title}\nε at δ = {found.delta:g}: {found.claim:.4g} claimed, ≥ {best:.3f}"
-        )
+        axis.set_title(f"{title}\nε at δ = {found.delta:g}: {claim} claimed, ≥ {best:.3f}")
         return saved(figure, "scores")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.tables import print_table
-from dpfl_cli.config.component import Component, components
+from dpfl_cli.config.component import Component, components, lookup
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.simulation.plugins import load_plugins
 
@@ -21,6 +21,14 @@ EXIT_REFUSED, EXIT_FAILED = 2, 3
 LOG = logging.getLogger("dpfl")
 # how a run is protected, by trust model; records under local trust by dp=record
 CHOICES = {"local": "ldp", "central": "cdp", "secure_aggregation": "secure_aggregation"}
+USERS: dict[
+    str | None, tuple[str, str, str]
+] = {  # of what a model may provide, and of its gradients
+    None: ("fedavg", "central", "client"),
+    "damped_solve": ("fednew", "central", "client"),
+    "covariance": ("fedfc", "central", "client"),
+    "clipped_gradient": ("fedavg_record", "local", "record"),
+}
 CLIENTS, RECORDS = 6, 24
 SMALL = [  # a method is tried on so much, where no data are named
     "rounds=3",
@@ -106,16 +114,18 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     group, target, name = component.group, component.target, component.name
     given = [word for word in overrides if word.startswith("dp=")]
     own = [f"{group}={name}"]
-    if group == "algorithm":
-        trusts = {(name, trust, min(target.units)) for trust in target.trusts - {"none"}}
-        own = []
+    chosen = [one for one in overrides if one.startswith("algorithm=") and group != "algorithm"]
+    if group == "algorithm" or chosen:
+        used = lookup("algorithm", chosen[-1].partition("=")[2]) if chosen else component
+        unit = min(used.target.units)
+        trusts = {(used.name, trust, unit) for trust in used.target.trusts - {"none"}}
+        own = own if chosen else []
+        overrides = [word for word in overrides if word not in chosen]
     elif group == "mechanism":
         trusts = {("fedavg", trust, "client") for trust in target.trusts - {"none"}}
         own += _level(component, overrides)
     else:
-        trusts = {("fedavg", "central", "client")}
-        if "clipped_gradient" in target.provides:
-            trusts |= {("fedavg_record", "local", "record")}
+        trusts = {one for need, one in USERS.items() if need in {None, *target.provides}}
     for method, trust, unit in sorted(trusts)[: 1 if given else None]:
         of_records = unit == "record"
         protected = [
@@ -157,8 +167,10 @@ def check(case: Case) -> list[dict[str, str]]:
     except ConfigError as error:
         return [{"of": case.label, "check": "all", "result": "refused", "why": str(error)}]
     rows = [_row(case, kits, name) for name in CHECKS]
-    if case.component.origin != "dpfl":
-        note_check(kits[0].plans[0], case.component.group, rows)
+    plan = kits[0].plans[0]
+    for group in {case.component.group, "model"}:
+        if getattr(plan, group).plugin:
+            note_check(plan, group, rows)
     return rows
 
 

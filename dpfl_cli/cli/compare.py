@@ -1,6 +1,7 @@
 """Runs side by side: a plot of their curves, and a metric by their keys."""
 
 import io
+import math
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ from dpfl_cli.cli.tables import (
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id, text_of
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.privacy.nominal import rounded_up
 from dpfl_cli.simulation.store import RunRecord
 
 HIGHER = ("accuracy", "dice")  # metrics that are better higher; others are better lower
@@ -119,7 +121,8 @@ def metric_of(records: Sequence[RunRecord], metric: str | None) -> str:
 def _epsilon(records: Sequence[RunRecord]) -> str:
     """The epsilons of repetitions: where rounds are drawn at random they may differ."""
     reports = [record.result["privacy"] for record in records]
-    found = {f"{one['epsilon']:.3g}" for one in reports if one["epsilon"] is not None}
+    known = (one["epsilon"] for one in reports if one["epsilon"] is not None)
+    found = {f"{rounded_up(one, 2 - math.floor(math.log10(one or 1))):.3g}" for one in known}
     if not found:
         return "not private"
     values = "\u00a0to\u00a0".join(sorted(found, key=float))  # no line ends within
@@ -163,6 +166,7 @@ def print_pivot(
         cells.drop(columns="text").to_csv(sys.stdout)
         return
     wide = cells["text"].unstack(list(cols), fill_value="", sort=False)
+    wide = wide[sorted(wide, key=_in_order)]
     names = [", ".join(name) if isinstance(name, tuple) else str(name) for name in wide]
     header = [*rows, *names]
     lines = wide.reset_index().to_numpy().tolist()
@@ -180,6 +184,10 @@ def print_pivot(
     else:
         print_table(header, lines, title)
         print("\n".join(notes))
+
+
+def _in_order(column: Any) -> list[Any]:
+    return [order(one) for one in (column if isinstance(column, tuple) else [column])]
 
 
 def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:

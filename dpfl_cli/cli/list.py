@@ -120,6 +120,7 @@ def _releases(found: Component, option: str, trust: Any) -> list[str]:
     """
     from dpfl_cli.config.compose import compose_config
     from dpfl_cli.privacy.releases import Setup
+    from dpfl_cli.simulation.plan import specs_of
 
     try:
         chosen: Any = compose_config([f"algorithm={option}", "model=logistic"])["algorithm"]
@@ -127,7 +128,7 @@ def _releases(found: Component, option: str, trust: Any) -> list[str]:
         parsed, unit = parse_settings(found.settings, chosen, "algorithm"), min(found.target.units)
         # of any run: its numbers do not matter for the names of releases
         run = Setup(trust, "replace_one", unit, 1000, 1000, 0, 1000, lambda: 10**9)
-        specs = found.target.releases(parsed, run)
+        specs = specs_of(found.target, parsed, run)
     except ConfigError as error:
         return [str(error)]
     often = {True: "per round", False: "in some rounds, by a public schedule"}

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from dpfl_cli.cli.tables import collusion_text, print_results, print_table, wide_console
+from dpfl_cli.config.component import UNLIMITED
 from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.store import MODEL
 
@@ -57,7 +58,7 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
             f"Under the paper's convention ({stated['convention']}) epsilon is "
             f"{stated['value']:.4f}."
         )
-    beside = _of_today, _dealt, _repairs, _worse
+    beside = _of_today, _dealt, _repairs, _worse, _limits
     return [*lines, *(line for told in beside for line in told(outcomes)), *_collusions(results)]
 
 
@@ -96,6 +97,27 @@ def _dealt(outcomes: Sequence[Outcome]) -> list[str]:
                 f"them anew to {one.plan.clients:,} others (partitioner=natural keeps theirs)."
             )
     return [*dict.fromkeys(lines)][:SETTINGS_SAID]
+
+
+def _limits(outcomes: Sequence[Outcome]) -> list[str]:
+    """That methods which are compared have unlike limits (clip norms), which may decide between
+    them.
+    """
+    found: dict[str, dict[str, set[float]]] = {}
+    for one in outcomes:
+        settings = one.plan.algorithm.settings
+        for name, field in type(settings).model_fields.items():
+            if UNLIMITED in field.metadata and (limit := getattr(settings, name)) is not None:
+                found.setdefault(name, {}).setdefault(one.plan.algorithm.name, set()).add(limit)
+    lines = []
+    for name, limits in found.items():
+        if len({frozenset(values) for values in limits.values()}) > 1:
+            each = (
+                f"{' '.join(f'{value:g}' for value in sorted(values))} of {method}"
+                for method, values in limits.items()
+            )
+            lines.append(f"Methods differ in algorithm.{name}: {', '.join(each)}.")
+    return lines
 
 
 def _repairs(outcomes: Sequence[Outcome]) -> list[str]:

@@ -144,20 +144,37 @@ def narrowed(
                 raise ConfigError(f"--where {condition}: {key} is no number; compare it by = or !=")
         several = sign in ("=", "!=") and "[" not in wanted  # a list is one value
         values = wanted.split(",") if several else [wanted]
-        kept = {value: [_meets(row.get(key), sign, value) for _, row in rows] for value in values}
+        met = all if sign == "!=" else any
+        kept = {
+            value: [
+                met(_meets(one, sign, value) for one in _names(row, key, value)) for _, row in rows
+            ]
+            for value in values
+        }
         for value, these in kept.items():
             if sign == "=" and not any(these) and _number(value) is None:
                 hint = nearest(value, {text_of(row[key]) for _, row in rows if key in row})
                 if hint.startswith("did you mean"):
                     raise ConfigError(f"--where {condition}: no run has {value}; {hint}")
-        within = all if sign == "!=" else any
-        rows = [row for row, *these in zip(rows, *kept.values(), strict=True) if within(these)]
+        rows = [row for row, *these in zip(rows, *kept.values(), strict=True) if met(these)]
     if sort is not None:
         key = sort.removeprefix("-")
         check("--sort", key)
         rows.sort(key=lambda pair: order(pair[1].get(key)), reverse=sort != key)
         rows.sort(key=lambda pair: pair[1].get(key) is None)  # runs that have none come last
     return [record for record, _ in rows]
+
+
+def _names(row: Mapping[str, Any], key: str, wanted: str) -> list[Any]:
+    """What a run has of a key; of a choice its preset, the component behind that, and any preset of
+    this component where none has the run's values or its name.
+    """
+    component = row.get(f"{key}.name")
+    if component is None:
+        return [row.get(key)]
+    options = component_names(key)
+    may_be = component not in options and row[key] == component == options.get(wanted)
+    return [row[key], component, *[wanted] * may_be]
 
 
 def _number(value: Any) -> float | None:

@@ -118,6 +118,11 @@ def component(
     def register(target: type[T]) -> type[T]:
         if group not in _registry:
             raise ConfigError(f"component {name}: no group '{group}'; {nearest(group, GROUPS)}")
+        if not isinstance(name, str) or not name or not isinstance(revision, int):
+            raise ConfigError(
+                f"{group} {name!r}, revision {revision!r}: a name is a text, a revision a whole "
+                "number"
+            )
         origin, content = _origin
         known = _registry[group].get(name)
         if known is not None and Path(known.origin).resolve() != Path(origin).resolve():

@@ -1,12 +1,16 @@
 """A user's own files: configs, code that is imported, files whose content is part of a run's id.
 
-Where they lie is not. Of code that is the one file: what it imports is not looked at.
+Where they lie is not. Of code that is the file and what it imports, but for what is installed.
 """
 
+import ast
 import hashlib
 import importlib.util
 import re
 import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -72,8 +76,10 @@ def values_of(node: yaml.Node | None) -> int:
 def content_of(path: str) -> str:
     """The SHA-256 of a file; of FILE.py:NAME that of the file, with the name."""
     code = _CODE.fullmatch(path)
-    sha256 = hashlib.sha256(read_own(code["file"] if code else path, "")).hexdigest()
-    return f"{sha256}:{code['name']}" if code else sha256
+    content = read_own(code["file"] if code else path, "")
+    if code is None:
+        return hashlib.sha256(content).hexdigest()
+    return f"{_sha256(content)}:{code['name']}"
 
 
 def read_own(path: str, option: str) -> bytes:
@@ -86,6 +92,51 @@ def read_own(path: str, option: str) -> bytes:
         ) from error
 
 
+def _sha256(code: bytes) -> str:
+    """Of a file of code, and of those that it imports."""
+    files = sorted({file for some in imported(code).values() for file in some})
+    return hashlib.sha256(b"".join([code, *(file.read_bytes() for file in files)])).hexdigest()
+
+
+def imported(code: bytes) -> dict[str, list[Path]]:
+    """Modules and packages that code imports, and that these import, with their files; not those of
+    Python, of dpfl and of installed packages.
+    """
+    found: dict[str, list[Path]] = {}
+    left = [code]
+    while left:
+        with suppress(SyntaxError, ValueError):  # importing it will say what is wrong
+            for name in _names(ast.parse(left.pop())):
+                if name not in found and (files := _files(name)):
+                    found[name] = files
+                    left += [file.read_bytes() for file in files]
+    return found
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    """Of what is imported, without its place in a package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+@cache
+def _files(name: str) -> list[Path]:
+    """The files of a module or package; none of one that is installed, or that there is not."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return []
+    if spec is None or name == "dpfl_cli" or not (spec.origin or "").endswith(".py"):
+        return []
+    origin = Path(str(spec.origin))
+    if any(origin.is_relative_to(one) for one in sysconfig.get_paths().values()):
+        return []
+    return sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
+
+
 def import_own(path: str, option: str) -> ModuleType:
     """Imports a Python file, once for each content; components that it registers are its own.
 
@@ -93,7 +144,7 @@ def import_own(path: str, option: str) -> ModuleType:
       ConfigError: it cannot be read or imported.
     """
     content = read_own(path, option)
-    revision = hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
+    revision = _sha256(content)[:HASH_DIGITS]
     file = expanded(path)
     name = f"dpfl_plugin_{file.stem}_{revision}"
     if name in sys.modules:
@@ -102,6 +153,9 @@ def import_own(path: str, option: str) -> ModuleType:
     if spec is None:
         raise ConfigError(f"{option}{path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    for known in imported(content):  # may have been another before
+        sys.modules.pop(known, None)
+        plugin_modules.add(known)
     plugin_modules.add(name)
     try:
         with registering_from(str(Path(path)), revision):

@@ -21,6 +21,8 @@ from dpfl_cli.data.sources import LARGEST, listing_sha256
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import text_table
 
+MISSING = ("", "na", "nan", "n/a", "nat", "null", "none")  # as R, pandas and people write it
+
 
 class ArraysSettings(Settings):
     """Where the records are, the fraction of them held out for testing where no second file has
@@ -149,6 +151,8 @@ class File:
     nobody's; or the partition.npz of a run.
     """
 
+    not_covered = ("who holds what, where it follows from the records",)
+
     @staticmethod
     def clients(settings: OwnFile, info: DatasetInfo) -> int:
         """M, as the file has it."""
@@ -239,8 +243,14 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
     for kind, name in (("targets", settings.targets), ("clients", settings.clients)):
         if name in table:
             column = table.pop(name)
-            if (empty := column.isna() | (column == "")).any():
-                raise DataError(f"{where}: column {name} is empty in record {empty.argmax()}")
+            words = column.astype(str).str.strip().str.lower()
+            odd = ~np.isfinite(pd.to_numeric(column, errors="coerce").to_numpy(np.float64))
+            # a missing number is no class, nor a client, of its own; among texts it may be one
+            missing = odd & words[odd].isin([*MISSING, "inf", "-inf"]).all()
+            if (empty := column.isna() | (words == "") | missing).any():
+                raise DataError(
+                    f"{where}: column {name} is empty in record {empty.argmax()} (of 0, 1, ...)"
+                )
             given[kind] = _values(column, fractions=kind == "targets")
         elif name != "clients":
             columns = shorten(", ".join(map(str, table)), 100, placeholder=" ...")
@@ -256,10 +266,11 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
             if "clients" not in given:
                 how += f" (dataset.clients={name} where it says whose a record is)"
             what = "no finite number"
-            if str(table[name].iloc[record]).strip().lower() in ("", "nan", "none", "nat"):
+            if str(table[name].iloc[record]).strip().lower() in MISSING:
                 what, how = "empty", "fill it (with a mean of the records no epsilon would hold)"
             raise DataError(
-                f"{where}: column {name} is {what} in record {record}; leave it out, or {how}"
+                f"{where}: column {name} is {what} in record {record} (of 0, 1, ...); leave it "
+                f"out, or {how}"
             )
         table[name] = numbers.astype(np.float64)
     return {"features": table.to_numpy(np.float64), **given, "columns": np.array([*table], str)}

@@ -128,11 +128,7 @@ class ClientSide:
     def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
         """As `draws.epoch`, of the clients' records."""
         held, device = self.__objective.held, self.device
-        if not self.__counts_public:
-            raise PrivacyError(
-                "Round.epoch: how many batches there are tells how many records clients hold, and "
-                "who takes part; draw each with Round.batch"
-            )
+        self._refuse_counted("Round.epoch: how many batches there are")
         return epoch(streams, stream, numbers, held, size, device)
 
     def initial(self, streams: Streams) -> Tensor:
@@ -181,14 +177,12 @@ class ClientSide:
         batch: Batch | Tensor | None = None,
         factor: float = 1.0,
     ) -> tuple[Bounded, ClientValues]:
-        """The mean over records of their squared gradient norms, each clipped to B, and the norms
-        [R, M, b] themselves.
-
-        Args:
-          limit: [R], B.
-          factor: as in `record_bounds.number_mean`.
+        """The mean over records of their squared gradient norms, each clipped to `limit` [R], and
+        the norms [R, M, b] themselves; `factor` as in `record_bounds.number_mean`.
         """
         own, records = self._own(parameters), self._batch(batch)
+        if records is None:
+            self._refuse_counted("squared_norms_mean of all records: its width")
         norms = self.__theirs(self.__objective.squared_gradient_norms(own, records))
         mean = number_mean(norms, limit, self.__objective.divisors(records), factor)
         return self._per_record(mean, batch, own), norms
@@ -345,6 +339,12 @@ class ClientSide:
     def __theirs(self, values: Tensor) -> ClientValues:
         """What clients compute."""
         return of_cohort(client_values(values), self.__cohort)
+
+    def _refuse_counted(self, what: str) -> None:
+        if not self.__counts_public:
+            raise PrivacyError(
+                f"{what} tells how many records clients hold; draw batches with Round.batch"
+            )
 
     def _batch(self, batch: Batch | list[Batch] | Tensor | None, axes: int = 3) -> Tensor | None:
         """[R, M, b] the record numbers of a batch, or [R, M, steps, b] of several: as they were

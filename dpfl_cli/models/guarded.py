@@ -37,4 +37,6 @@ def without_records(objective: Objective) -> Objective:
     cannot be of the data.
     """
     blank = [objective.federations[0].blank()]
-    return objective.among(blank, np.zeros(objective.runs, np.int64))
+    index = np.zeros(objective.runs, np.int64)
+    # made anew: `among` may keep what was computed of the records, as networks' does
+    return type(objective)(objective.settings, blank, index, objective.device)

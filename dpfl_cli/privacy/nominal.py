@@ -114,3 +114,8 @@ def record_heuristic(
     return (
         lemma1(epsilon, delta, releases, 2.0) * (2 / records) / clipped_sensitivity(1.0, relation)
     )
+
+
+def rounded_up(value: float, decimals: int) -> float:
+    """The value rounded up, as an epsilon has to be; but for what floating-point numbers lack."""
+    return math.ceil(value * 10**decimals * (1 - 1e-12)) / 10**decimals

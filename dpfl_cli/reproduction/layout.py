@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from dpfl_cli.privacy.nominal import rounded_up
 from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import DASH, LARGE, MEASURE, RANK, ROUND, Measure
-from dpfl_cli.reproduction.numbers import rounded_up
 from dpfl_cli.reproduction.reduce import edges_text
 from dpfl_cli.reproduction.rows import LabelValues, Rows, in_order, matching, records
 from dpfl_cli.reproduction.search import search_section

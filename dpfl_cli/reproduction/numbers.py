@@ -7,6 +7,7 @@ from typing import Any
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.privacy.accountants import accountant, price
+from dpfl_cli.privacy.nominal import rounded_up
 from dpfl_cli.privacy.views import CONVENTIONS
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.facts import FACTS, facts_of
@@ -256,8 +257,3 @@ def privacy_cells(report: Mapping[str, Any]) -> dict[str, Any]:
             "not_covered": "; ".join(dict.fromkeys(uncovered)),
         }
     return {name: known.get(name) for name in PRIVACY}
-
-
-def rounded_up(value: float, decimals: int) -> float:
-    """The value rounded up, as an epsilon has to be."""
-    return math.ceil(value * 10**decimals) / 10**decimals

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.data.loading import warn_once
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.rows import PAPER
@@ -37,6 +38,11 @@ def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     texts = rows.reindex(columns=keys, fill_value="").map(_text)
     found = texts.merge(lines, "left", keys).set_axis(rows.index).dropna(subset="paper")
     rows.loc[found.index, PAPER] = found[PAPER]
+    if artifact.numbers and found.empty:
+        warn_once(
+            f"{_file_of(artifact)}: none of its {len(lines)} lines stands beside a row; what a "
+            "line leaves empty a row must lack (leave the column out for any value)"
+        )
     return rows
 
 

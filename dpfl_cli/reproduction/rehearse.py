@@ -158,7 +158,10 @@ def check_names(artifact: Artifact) -> None:
             raise ConfigError(f"{place}: where: {error}") from None
     for rule in artifact.best:
         if artifact.measures[rule.by].better is None:
-            raise ConfigError(f"measure {rule.by}: say which is better")
+            raise ConfigError(
+                f"measure {rule.by}: nobody knows whether more of it is better; say it, as "
+                'better="higher"'
+            )
     for number, figure in enumerate(artifact.figures):
         over = [label_of(one) for one in artifact.choices.get(figure.x, ())]
         if figure.kind == "lines" and over and all(isinstance(one, str) for one in over):

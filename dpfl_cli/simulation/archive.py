@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dpfl_cli.config.errors import StoreError
-from dpfl_cli.simulation.store import RESULT, RunRecord, RunStore
+from dpfl_cli.simulation.store import RESULT, RunRecord, RunStore, explained
 
 MOST_BYTES = 1 << 31  # of an archive unpacked, with its headers
 MEMBER = re.compile(
@@ -71,7 +71,10 @@ def take(path: Path, store: RunStore) -> list[tuple[str, str]]:
     except DAMAGED as error:
         raise StoreError(f"{path}: not an archive of runs, or damaged ({error})") from error
     store.prepare()
-    with tempfile.TemporaryDirectory(prefix="import-", dir=store.partial) as scratch:
+    with (
+        explained(store.partial, "cannot be written"),
+        tempfile.TemporaryDirectory(prefix="import-", dir=store.partial) as scratch,
+    ):
         for run_id, files in runs.items():
             folder = Path(scratch) / run_id
             folder.mkdir()

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.data.files import write_atomically
@@ -18,9 +20,12 @@ CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a g
 
 
 def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
-    """Records what became of the check of a plugin's component, as this plan uses it."""
-    path = _file(plan, group)
-    write_atomically(path, json_text({**_known(plan, group), _way(plan, group): rows}).encode())
+    """Records what became of the check of a plugin's component, as this plan uses it: of a model,
+    of what its method needs of it.
+    """
+    ways = _ways(plan, group)
+    found = _known(plan, group) | dict.fromkeys(ways[1:] or ways, rows)
+    write_atomically(_file(plan, group), json_text(found).encode())
 
 
 def passed(rows: list[Options]) -> bool:
@@ -33,8 +38,7 @@ def failed_check(plan: Plan) -> str | None:
     failed = [
         f"FAILED its check: dpfl check {choice.component.origin}"
         for group in CHECKED
-        if (choice := getattr(plan, group)).plugin
-        and not passed(_known(plan, group).get(_way(plan, group), []))
+        if (choice := getattr(plan, group)).plugin and not passed(_rows(plan, group) or [])
     ]
     return "; ".join(dict.fromkeys(failed)) or None
 
@@ -48,17 +52,17 @@ def unchecked(plan: Plan) -> str | None:
         choice = getattr(plan, group)
         if not choice.plugin:
             continue
-        known, again = _known(plan, group), f"dpfl check {choice.component.origin}"
-        rows = known.get(_way(plan, group))
-        if not known:
+        rows, again = _rows(plan, group), f"dpfl check {choice.component.origin}"
+        if not _known(plan, group):
             missing.append(f"not checked: {again}")
         elif rows is None:
-            settings, fields = shape_of(choice), type(choice.settings).model_fields
             own = [
-                f"{group}.{name}={settings[name]}"
-                for name, field in fields.items()
-                if settings[name] not in ("number", field.default)
+                f"{group}.{name}={value}"
+                for name, field in type(choice.settings).model_fields.items()
+                if _kind(value := getattr(choice.settings, name)) != _kind(field.default)
             ]
+            if group == "model":
+                again += f" algorithm={plan.algorithm.name}"
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
@@ -69,15 +73,33 @@ def unchecked(plan: Plan) -> str | None:
     return "; ".join(dict.fromkeys(missing)) or None
 
 
-def _way(plan: Plan, group: str) -> str:
-    """How a plan uses a component: its settings, but for numbers, under which the same code runs;
-    what is protected, and where a method is used, from whom, and whether clients are drawn.
+def _ways(plan: Plan, group: str) -> list[str]:
+    """How a plan uses a component: its settings, but for numbers, under which the same code runs
+    while they keep their sign; what is protected, and where a method is used, from whom, and
+    whether clients are drawn; of a model as every method uses it, and each that this one needs.
     """
-    trust = plan.dp.trust if group == "algorithm" else None
-    way: list[Any] = [shape_of(getattr(plan, group)), plan.dp.unit, trust]
-    if group == "algorithm" and plan.sampling is not None:
-        way.append(plan.participation.name)
-    return canonical_json(way)
+    choice = getattr(plan, group)
+    signs = {
+        name: _kind(getattr(choice.settings, name)) for name in type(choice.settings).model_fields
+    }
+    way: list[Any] = [shape_of(choice) | signs, plan.dp.unit]
+    if group == "algorithm":
+        drawn = [plan.participation.name] if plan.sampling is not None else []
+        return [canonical_json([*way, plan.dp.trust, *drawn])]
+    needs = sorted(plan.algorithm.target.needs) if group == "model" else []
+    return [canonical_json([*way, need]) for need in (None, *needs)]
+
+
+def _kind(value: Any) -> Any:
+    """A setting's value, of a number its sign."""
+    return f"a number {np.sign(value):+.0f}" if isinstance(value, float) else value
+
+
+def _rows(plan: Plan, group: str) -> list[Options] | None:
+    """Those of its check as a plan uses it; None where it was not tried so."""
+    known = _known(plan, group)
+    ways = _ways(plan, group)
+    return [row for way in ways for row in known[way]] if known.keys() >= {*ways} else None
 
 
 def _known(plan: Plan, group: str) -> Options:

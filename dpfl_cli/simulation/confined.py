@@ -14,13 +14,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from types import CellType, GeneratorType, MethodType, SimpleNamespace
+from types import CellType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
-from torch import Tensor
-
 from dpfl_cli.algorithms.base import Round, State
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import PrivacyError, plugin_modules
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import KEPT_STATE, Unreleased
@@ -38,20 +36,21 @@ _HOLDERS = (
     GeneratorType,
     MethodType,
 )
+_PLAIN = (int, float, str, bytes)
 _OF_CLIENTS = (Unreleased, Bounded, Release, ClientSide, Round, State)
 _closed: tuple[str, ...] = ()
 
 
 def refuse_kept(made: object, given: Collection[str]) -> None:
     """A PrivacyError where the file of a method holds what clients compute, or compute with, or the
-    method itself a tensor, which a run that goes on after an interrupt has lost.
+    method itself anything new, which a run that goes on after an interrupt has lost.
 
     Args:
       given: the attributes that it had before a run.
     """
     method = type(made)
-    for name, value in vars(made).items():
-        if isinstance(value, Tensor) and name not in given:
+    for name in vars(made):
+        if name not in given:
             raise PrivacyError(
                 f"{method.__name__} keeps self.{name} from round to round, and an interrupted run "
                 "would go on without it: put it into the State that `round` returns"
@@ -71,11 +70,50 @@ def refuse_kept(made: object, given: Collection[str]) -> None:
             rest.extend((name, part) for part in _parts(value, module))
 
 
+def refuse_changed(modules: Iterable[str]) -> None:
+    """A PrivacyError where files of plugins hold something else than at the first look at them: the
+    next run, or one that goes on after an interrupt, would compute otherwise.
+    """
+    for module in sys.modules.keys() & modules:
+        first, now = _at_first(module), _held(module)
+        if changed := [name for name in first | now if first.get(name) != now.get(name)]:
+            raise PrivacyError(
+                f"'{changed[0]}' in the file of a plugin changed while runs were made, and the "
+                "next run, or one that goes on after an interrupt, would compute otherwise: keep "
+                "what lasts in the State that `round` returns, or of a model in self"
+            )
+
+
+@cache
+def _at_first(module: str) -> dict[str, Any]:
+    return _held(module)
+
+
+def _held(module: str) -> dict[str, Any]:
+    """What a module and its classes hold: plain values, of containers how much, else which."""
+    place = vars(sys.modules[module])
+    own = [one for one in place.values() if getattr(one, "__module__", None) == module]
+    found = dict(place)
+    for one in filter(lambda one: isinstance(one, type), own):
+        found |= {f"{one.__name__}.{name}": value for name, value in vars(one).items()}
+    return {
+        name: (type(value), value if isinstance(value, _PLAIN) else (id(value), _size(value)))
+        for name, value in found.items()
+        if "__" not in name
+    }
+
+
+def _size(value: Any) -> int | None:
+    return len(value) if isinstance(value, list | dict | set | deque) else None
+
+
 def _parts(value: Any, module: str) -> Iterable[Any]:
     """What a container holds, or a class, function, cache or object of the module."""
     if isinstance(value, Mapping):
         return value.values()
-    own = getattr(value, "__module__", None) == module
+    if isinstance(value, ModuleType):
+        return vars(value).values() if value.__name__ in plugin_modules else ()
+    own = getattr(value, "__module__", None) in {module, *plugin_modules}
     if not (own or isinstance(value, _HOLDERS)):
         return ()
     # a wrapper of dpfl calls itself one of the module, and its globals are dpfl's

@@ -19,11 +19,21 @@ def held(federation: Federation) -> Data:
 
 
 def with_records(federation: Federation, records: Data) -> Federation:
-    """The federation where the client holds other records, of any number."""
+    """The federation where the client holds other records, of any number. They take the places of
+    its own, which are gone: code that looks at the whole pool would find them there.
+    """
     train, indices = federation.dataset.train, federation.partition.lists()
-    pairs = zip((train.features, train.targets), records, strict=True)
-    both = Records(*(np.concatenate([old, new.astype(old.dtype)]) for old, new in pairs))
-    indices[CLIENT] = np.arange(len(train), len(both))
+    its = np.setdiff1d(  # and nobody else's
+        indices[CLIENT], np.concatenate([[], *indices[CLIENT + 1 :]])
+    )
+    pools = []
+    for old, new in zip((train.features, train.targets), records, strict=True):
+        whole = np.concatenate([old, new[len(its) :].astype(old.dtype)])
+        whole[its] = 0
+        whole[its[: len(new)]] = new[: len(its)]
+        pools.append(whole)
+    both = Records(*pools)
+    indices[CLIENT] = np.concatenate([its[: len(records[1])], np.arange(len(train), len(both))])
     dataset = replace(federation.dataset, train=both)
     return Federation(dataset, Partition.from_lists(indices))
 

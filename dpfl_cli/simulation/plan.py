@@ -22,7 +22,7 @@ from dpfl_cli.config.schema import (
     RootSettings,
     RuntimeSettings,
 )
-from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 from dpfl_cli.simulation.checks import (
     check_needs,
     check_numbers,
@@ -31,6 +31,7 @@ from dpfl_cli.simulation.checks import (
     check_runtime,
     check_trust,
 )
+from dpfl_cli.simulation.confined import closed
 from dpfl_cli.simulation.noise import check_calibration, with_noise
 from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Options, Plan
 
@@ -129,14 +130,8 @@ def _planned(config: Config) -> Plan:
         dimension=model.target.dimension_of(model.settings, info),
     )
     check_numbers(plan)
-    declared = plan.algorithm.target.releases(plan.algorithm.settings, plan.setup)
-    several = isinstance(declared, Iterable)
-    specs = tuple(declared) if several else (declared,)
-    if not several or not all(isinstance(one, ReleaseSpec) for one in specs):
-        kinds = ", ".join(type(one).__name__ for one in specs)
-        raise ConfigError(
-            f"algorithm={plan.algorithm.name}: releases gives {kinds}; return a list of ReleaseSpec"
-        )
+    with closed(plan.data_files):
+        specs = specs_of(plan.algorithm.target, plan.algorithm.settings, plan.setup)
     plan = replace(plan, specs=specs)
     check_releases(plan)
     plan = with_noise(plan)
@@ -157,6 +152,19 @@ def _planned(config: Config) -> Plan:
             f"dp.max_epsilon={dp.max_epsilon:g}: {why}; add noise (dp.epsilon sets it), or drop it"
         )
     return plan
+
+
+def specs_of(method: Any, settings: Settings, setup: Setup) -> tuple[ReleaseSpec, ...]:
+    """What a method declares; a ConfigError where that is no list of releases."""
+    declared = method.releases(settings, setup)
+    several = isinstance(declared, Iterable)
+    specs = tuple(declared) if several else (declared,)
+    if not several or not all(isinstance(one, ReleaseSpec) for one in specs):
+        kinds = ", ".join(type(one).__name__ for one in specs)
+        raise ConfigError(
+            f"algorithm={method.name}: releases gives {kinds}; return a list of ReleaseSpec"
+        )
+    return specs
 
 
 def make_plans(configs: Sequence[Config]) -> list[Plan]:

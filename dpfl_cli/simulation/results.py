@@ -41,8 +41,8 @@ from dpfl_cli.simulation.noise import calibration_text, nominal_because
 from dpfl_cli.simulation.run_plan import Plan, federation_of
 from dpfl_cli.simulation.store import (
     CLAIMED,
-    LARGE_DELTA,
     MODEL,
+    delta_warning,
     json_text,
     metrics_csv,
     sealed,
@@ -155,11 +155,7 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
     if (check := unchecked(plan)) is not None:
         stated += f"; {check}"
     units = plan.clients if plan.dp.unit == "client" else plan.records
-    if plan.dp.delta * units >= 1:
-        stated += (
-            f"; WARNING: {LARGE_DELTA}, n = {units} {plan.dp.unit}s: to publish one of them whole "
-            "would satisfy it"
-        )
+    stated += delta_warning(plan.dp.delta, units, plan.dp.unit)
     if (why := nominal_because(plan, ledger)) is not None:
         stated += f"; this epsilon is the ledger's, dp.epsilon is nominal ({why})"
     return stated

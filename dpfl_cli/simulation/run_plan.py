@@ -237,7 +237,10 @@ class Plan:
             if self.sampling is not None:
                 yield "knowledge of who takes part in which round"
         if self.model.plugin:
-            yield "what a plugin's model keeps from one client to another, or reads from files"
+            yield (
+                "what a plugin's model keeps from one client to another, or from run to run, or "
+                "reads from files"
+            )
         uses = ["sets the noise"] if self.dp.calibration == "record_heuristic" else []
         chosen = self.algorithm.settings
         if isinstance(chosen, BatchSettings) and chosen.batch_size is not None:

@@ -36,7 +36,7 @@ from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
-from dpfl_cli.simulation.confined import closed, refuse_kept
+from dpfl_cli.simulation.confined import closed, refuse_changed, refuse_kept
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Choice, Options, Plan, check_unchanged, federation_of
 
@@ -192,7 +192,7 @@ class Stack:
         recent = [member.recent for member in members]
         self.recent = [
             torch.stack([models[-min(age, len(models))].to(device) for models in recent])
-            for age in range(first.evaluation.average_last, 0, -1)
+            for age in range(min(first.evaluation.average_last, 1 + max(self._last)), 0, -1)
         ]
 
     def _streams(self, seeds: Sequence[int] | None) -> Streams:
@@ -318,12 +318,12 @@ class Stack:
             )
 
     def refuse_kept(self) -> None:
-        """Asked before a run begins or goes on and when metrics are read, as what is kept is of use
-        to later runs alone: it looks through the whole file of the method.
-        """
+        """Asked before a run begins or goes on and when metrics are read: it reads whole files."""
         self.objective.refuse_kept()
         if self.plan.algorithm.plugin:
             refuse_kept(self.algorithm, self._given)
+        parts = self.plan.algorithm, self.plan.model
+        refuse_changed({one.target.__module__ for one in parts if one.plugin})
 
     def _wait(self) -> None:
         """Waits for the GPU, so that a clock can be read."""
@@ -352,9 +352,9 @@ class Stack:
         self.refuse_kept()
         if clash := sorted(plain.keys() & {"round", *metrics}):
             raise ConfigError(f"diagnostic '{clash[0]}': a metric has this name; rename it")
-        # of a plugin's model nobody knows what its metrics look at
+        # of a plugin's model nobody knows what its metrics look at, of its data whose the tests are
         looking = set(metrics)
-        if not self.plan.model.plugin:
+        if not (self.plan.model.plugin or self.plan.dataset.plugin):
             looking &= self.objective.unreleased()
         looking |= {name for name, value in diagnostics.items() if isinstance(value, Diagnostic)}
         values = {**metrics, **plain}

@@ -46,6 +46,14 @@ CLAIMED = "as claimed, not proved"  # how a guarantee begins that is a paper's w
 AGAIN = "the command that made it makes it again"
 
 
+def delta_warning(delta: float, units: int, unit: str) -> str:
+    """What is to be said of a delta, to follow a guarantee; empty where nothing is."""
+    if delta * units < 1:
+        return ""
+    would = "to publish one of them whole would satisfy it"
+    return f"; WARNING: {LARGE_DELTA}, n = {units} {unit}s: {would}"
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """A finished run, read from its folder."""

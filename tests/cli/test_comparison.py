@@ -316,3 +316,20 @@ def test_what_a_partitioner_leaves_out_or_deals_anew_is_said(
     assert "deals 4 of 9 records" in both
     few = ["partitioner=dirichlet", "partitioner.clients=3", "partitioner.records_per_client=5"]
     assert "partitioner=dirichlet deals 15 of " in dpfl(capsys, *run, *few)
+
+
+def test_a_method_is_found_by_the_name_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tables name a run by the preset that it equals, and `fedavg` of one whole step is `fedgd`."""
+    steps = ["algorithm=fedavg", "algorithm.local_lr=1", "algorithm.local_steps=5,1", "dp=cdp"]
+    dpfl(capsys, "run", "-m", *steps, *SMALL, "--quiet")
+    found = listed(capsys, "--where", "algorithm=fedavg")
+    assert [run["algorithm"] for run in found] == ["fedavg", "fedgd"]
+    assert len(listed(capsys, "--where", "algorithm=fedgd")) == 1
+    pivot = ["runs", "table", "--rows", "algorithm", "--cols", "algorithm.local_steps"]
+    (header, *_) = dpfl(capsys, *pivot, "--markdown").splitlines()
+    assert header.split("|")[2:4] == [" 1 ", " 5 "]  # not in the order of their rows
+    softmax = ["dataset=synthetic_alpha_beta", "model=softmax", "model.bias=true,false"]
+    dpfl(capsys, "run", "-m", *softmax, "rounds=1", "dp=none", "--quiet")
+    assert len(listed(capsys, "--where", "model=softmax")) == 2

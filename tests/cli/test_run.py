@@ -22,7 +22,7 @@ import pytest
 from rich.console import Console
 
 from dpfl_cli.cli.main import COMMANDS, main
-from dpfl_cli.cli.tables import print_results, print_table
+from dpfl_cli.cli.tables import epsilon_number, print_results, print_table
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.paths import outputs_dir
@@ -610,19 +610,22 @@ def test_what_is_only_claimed_says_so_wherever_runs_are_compared(
     ):
         for one in records:
             line = next(line for line in out.splitlines() if one["id"] in line)
-            assert (f"{one['privacy']['epsilon']:.4f} (claimed)" in line) == (one in claimed)
+            assert (f"{epsilon_number(one['privacy']['epsilon'])} (claimed)" in line) == (
+                one in claimed
+            )
         said = " ".join(out.split())
         for one in (claimed[0], proved[0]):
             assert said.count(f"Guarantee of 2 of 4 runs: {one['privacy']['guarantee']}.") == 1
     largest = proved[0]["privacy"]["collusion"][-1]
     line = (
-        f"Against 6 of 12 colluding clients: epsilon {largest['epsilon']:.4f} in place of "
-        f"{proved[0]['privacy']['epsilon']:.4f}"
+        "Against 6 of 12 colluding clients: epsilon "
+        f"{epsilon_number(largest['epsilon'])} in place of "
+        f"{epsilon_number(proved[0]['privacy']['epsilon'])}"
     )
     assert grid.count("colluding clients") == grid.count(f"{line}.\n") == 1
 
     code, out, _ = dpfl(capsys, "account", claimed[0]["id"])
-    assert f"{claimed[0]['privacy']['epsilon']:.6f} (claimed)" in out
+    assert f"{epsilon_number(claimed[0]['privacy']['epsilon'], 6)} (claimed)" in out
     assert "guarantee: as claimed, not proved: algorithm.dual=paper" in out
     assert "colluding" not in out
     code, out, _ = dpfl(capsys, "account", proved[0]["id"])
@@ -630,6 +633,9 @@ def test_what_is_only_claimed_says_so_wherever_runs_are_compared(
     assert f"gdp: {line}\n" in out
     # which is of the run's own delta
     assert "colluding" not in dpfl(capsys, "account", proved[0]["id"], "--delta", "1e-3")[1]
+    for delta in ("1e-3", "0.5"):  # of 12 clients: what is said is of this one
+        asked = dpfl(capsys, "account", proved[0]["id"], "--delta", delta)[1]
+        assert ("delta is not below 1/n" in asked) == (delta == "0.5")
     shown = json.loads(dpfl(capsys, "runs", "show", claimed[0]["id"])[1])[0]["result"]["privacy"]
     assert list(shown)[:2] == ["epsilon", "epsilon_remark"]
     assert shown["epsilon_remark"] == "(claimed)"
@@ -1253,6 +1259,13 @@ METHOD = '@algorithm("own", revision=1, paper="", unit="client")\nclass Own:\n  
     [
         (METHOD + "hyper: LocalSettings", [], "class Own lacks releases, init, round"),
         (METHOD + "pass", [], "class Own lacks its settings"),
+        (METHOD + "hyper: int", [], "class Own lacks its settings"),
+        (
+            METHOD.replace('"own"', "5") + "hyper: LocalSettings",
+            [],
+            "5, revision 1: a name is a text",
+        ),
+        (METHOD.replace("=1", "='x'") + "hyper: LocalSettings", [], "'x': a name is a text"),
         ("class Own: pass", [], "own.py: registers nothing; put @component over a class"),
         (
             METHOD.replace("unit", 'trusts=["none", "locl"], unit') + "pass",

@@ -14,6 +14,7 @@ import torch
 
 import dpfl_cli as dpfl
 import dpfl_cli.config.component as component_module
+from dpfl_cli.cli.check import checked
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
@@ -29,6 +30,7 @@ from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import with_records
 from dpfl_cli.simulation.plan import Plan, make_plan
 from dpfl_cli.simulation.plugins import load_plugins
+from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.run_plan import federation_of
 from dpfl_cli.simulation.stack import Stack
 
@@ -164,6 +166,114 @@ def test_a_gradient_of_ones_own_is_that_of_local_steps(model: type[Objective]) -
     faster: Any = type("Faster", (own,), {"local_descent": model.local_descent})
     assert own.local_descent is mixed.local_descent is Objective.local_descent
     assert faster.local_descent is model.local_descent is not Objective.local_descent
+
+
+def test_a_clients_records_are_gone_where_it_holds_others() -> None:
+    """Code that takes records by their place in the pool would find them there."""
+    known = federation_of(make_plan(compose_config([*SMALL, "algorithm=fedavg"])))
+    mine = known.partition.lists()[0]
+    old, targets = known.dataset.train.features, known.dataset.train.targets
+    for count in (1, len(mine), len(mine) + 2):
+        rows = np.full((count, old.shape[1]), 9.0, old.dtype), np.arange(count, dtype=targets.dtype)
+        changed = with_records(known, rows)
+        pool, held = changed.dataset.train, changed.partition.lists()
+        assert np.array_equal(pool.features[held[0]], rows[0])
+        assert np.array_equal(pool.targets[held[0]], rows[1])
+        assert not np.isin(old[mine], pool.features).any()
+        for before, now in zip(known.partition.lists()[1:], held[1:], strict=True):
+            assert np.array_equal(old[before], pool.features[now])
+
+
+@pytest.fixture
+def _taken_away() -> Iterator[None]:
+    yield
+    component_module._registry["model"].pop("hurried")
+
+
+CENTRES = """
+import numpy as np
+from torch import nn
+
+from dpfl_cli.config.component import component
+from dpfl_cli.models.network import Network
+from dpfl_cli.models.network_settings import NetworkSettings
+
+
+@component("model", "hurried", revision=1, settings=NetworkSettings)
+class Centred(Network):
+    def __init__(self, settings, federations, *rest):
+        super().__init__(settings, federations, *rest)
+        self.first = federations[0].dataset.train.features[:1].astype("float32")
+
+    @classmethod
+    def network(cls, settings, info):
+        return nn.Linear(info.feature_shape[0], 1, bias=False)
+
+    def initial_values(self, generator):
+        return self.first.ravel()
+"""
+
+
+@pytest.mark.usefixtures("_taken_away")
+def test_what_a_network_took_from_the_data_is_not_in_its_beginning(tmp_path: Path) -> None:
+    """Its `among` keeps what its constructor computed."""
+    file = tmp_path / "centred.py"
+    file.write_text(CENTRES)
+    load_plugins([str(file)])
+    plan = make_plan(compose_config([*SMALL, "algorithm=fedavg", "dp=cdp", "model=hurried"]))
+    federation = federation_of(plan)
+    model: Any = plan.model.target
+    made = model(plan.model.settings, [federation], np.array([0]), torch.device("cpu"))
+    view = ClientSide(made, "client")
+    assert (view.initial(Streams([0])) == 0).all()
+
+
+POOLED = """
+import torch
+from dpfl_cli.config.component import component
+from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
+from dpfl_cli.privacy.client_values import client_values, opened
+
+
+class PooledSettings(LinearRegressionSettings):
+    robust: float = 0.0
+
+
+@component("model", "hurried", revision=1, settings=PooledSettings)
+class Pooled(LinearRegression):
+    def damped_solve(self, parameters, right, damping, curvature="hessian", clip_norm=None):
+        sides, found = opened(right), []
+        for run, number in enumerate(self.index):
+            x = torch.from_numpy(self.federations[number].dataset.train.features).double()
+            matrix = x.T @ x / len(x) + damping[run] * torch.eye(x.shape[1], dtype=torch.float64)
+            found.append(torch.linalg.solve(matrix, sides[run].T).T)
+        return client_values(torch.stack(found))
+"""
+
+
+@pytest.mark.usefixtures("_taken_away")
+def test_a_model_is_tried_with_what_methods_need_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    file = tmp_path / "pooled.py"
+    file.write_text(POOLED)
+    load_plugins([str(file)])
+
+    def said(*words: str) -> str:
+        plan = make_plan(compose_config([*SMALL[:-1], "dp=cdp", "model=hurried", *words]))
+        return str(privacy_report(plan, plan.ledger())["guarantee"])
+
+    fednew = "algorithm=fednew", "algorithm.clip_norm=0.5"
+    assert f"not checked: dpfl check {file}" in said("algorithm=fedavg")
+    checked("fedavg", ["dp=cdp", "model=hurried"])
+    assert "check" not in said("algorithm=fedavg", "model.loss_factor=0.7")
+    assert f"{file} algorithm=fednew" in said(*fednew)  # its solves were not looked at
+    assert f"{file} algorithm=fedavg model.robust=1.0" in said("algorithm=fedavg", "model.robust=1")
+    rows = checked(str(file), ["algorithm=fednew", "dp=cdp"])
+    assert [row["check"] for row in rows if row["result"] == "FAIL"] == ["influence"]
+    assert "FAILED its check" in said(*fednew)
+    assert "FAILED" not in said("algorithm=fedavg")
 
 
 def of_everybody(plan: Plan, federation: Federation) -> list[torch.Tensor]:

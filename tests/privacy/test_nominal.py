@@ -18,7 +18,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpfl_cli.cli.tables import epsilon_text, is_nominal
+from dpfl_cli.cli.tables import epsilon_number, epsilon_text, is_nominal
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.accountants import accountant, price, price_all
@@ -642,7 +642,7 @@ def test_every_place_that_shows_an_epsilon_says_what_is_nominal(
     out = said("run", *words)
     folder = Path(out.split()[-1])
     privacy = json.loads((folder / "result.json").read_text())["privacy"]
-    shown = f"{privacy['epsilon']:.4e} (nominal 3.3) (vacuous)"
+    shown = f"{epsilon_number(privacy['epsilon'])} (nominal 3.3) (vacuous)"
     name = "lemma1 (v=8e-08): nominal"
     for text in (out, said("runs", "list"), said("runs", "compare", folder.name)):
         assert shown in text
@@ -650,7 +650,10 @@ def test_every_place_that_shows_an_epsilon_says_what_is_nominal(
         assert "dp.epsilon is nominal (lemma1 with v=8e-08)" in text
     account = said("account", folder.name)
     assert f"noise by {name}; nominal epsilon 3.3 at delta 1e-05" in account
-    assert f"gdp: epsilon {privacy['epsilon_central']['value']:.4e}, for information" in account
+    assert (
+        f"gdp: epsilon {epsilon_number(privacy['epsilon_central']['value'])}, for information"
+        in account
+    )
     record = json.loads(said("runs", "show", folder.name))[0]["result"]["privacy"]
     assert list(record)[:2] == ["epsilon", "epsilon_remark"]
     assert record["epsilon_remark"] == "(nominal 3.3) (vacuous)"

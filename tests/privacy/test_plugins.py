@@ -532,7 +532,7 @@ import functools
 import types
 
 from dpfl_cli.algorithms.api import *
-CACHE, TABLE = [], {}
+CACHE, TABLE, COUNTS = [], {}, []
 
 class Store:
     pass
@@ -585,6 +585,10 @@ class Keeping:
             "closure": lambda: CLOSED(update.values),
             "cache": lambda: cached("last").append(update.values),
             "object": lambda: setattr(self, "last", update.values),
+            "own_number": lambda: setattr(self, "rounds", 1),
+            "number": lambda: globals().update(ROUNDS=int(at.number[0])),
+            "count": lambda: COUNTS.append(1),
+            "class_number": lambda: setattr(Keeping, "rounds", int(at.number[0])),
         }
         places["PLACE"]()
         return State({"model": model + at.release("update", update).mean}, {}), {}
@@ -663,6 +667,47 @@ def test_what_would_stay_from_run_to_run_is_refused(
         (later,) = dpfl.run(*words, plugins=[str(own)], quiet=True)
         assert "would stay from run to run" in later.result["reason"]
         assert "init" not in capsys.readouterr().out  # nothing of the later run was computed
+
+
+@pytest.mark.parametrize("where", ["own_number", "number", "count", "class_number"])
+def test_numbers_that_a_run_would_lose_are_refused(where: str, plugin: str) -> None:
+    """They are of no client, and a run that goes on after a kill would end with other ones."""
+    own = Path(plugin).with_name("counting.py")
+    own.write_text(KEEPING.replace("PLACE", where))
+    said = "self.rounds" if where == "own_number" else "changed while runs were made"
+    for seed in range(2):
+        words = [*SMALL, f"algorithm=keeps_{where}", f"seed={seed}"]
+        (run,) = dpfl.run(*words, plugins=[str(own)], quiet=True)
+        assert run.status == "failed"
+        assert said in run.result["reason"]
+
+
+def test_what_a_plugin_imports_is_part_of_its_revision_and_looked_at(
+    plugin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, beside = (Path(plugin).with_name(name) for name in ("alone.py", "its_helper.py"))
+    monkeypatch.syspath_prepend(str(own.parent))
+    text = KEEPING.replace("keeps_PLACE", "keeps_beside").replace("PLACE", "list")
+    text = text.replace("CACHE.append", "its_helper.KEPT.append")
+    own.write_text(text.replace("import types", "import types\nimport its_helper"))
+    found = set()
+    for line in ("KEPT = []", "KEPT = list()"):
+        beside.write_text(line)
+        monkeypatch.delitem(sys.modules, "its_helper", raising=False)
+        (run,) = dpfl.run(*SMALL, "algorithm=keeps_beside", plugins=[str(own)], quiet=True)
+        assert "would stay from run to run" in run.result["reason"]
+        found.add(run.id)
+    assert len(found) == 2
+
+
+def test_what_releases_are_is_declared_without_the_data(plugin: str, tmp_path: Path) -> None:
+    data, own = tmp_path / "data" / "mine.npz", Path(plugin).with_name("declares.py")
+    peeking = f"np.load({str(data)!r}); return [ReleaseSpec"
+    text = KEEPING.replace("keeps_PLACE", "declares").replace("return [ReleaseSpec", peeking)
+    own.write_text(text.replace("PLACE", "list"))
+    words = ["algorithm=declares", "dp=cdp", "rounds=1", "dataset=arrays", "partitioner=natural"]
+    with pytest.raises(PrivacyError, match="opened by a method"):
+        dpfl.run(*words, f"dataset.path={data}", plugins=[str(own)], quiet=True)
 
 
 @pytest.mark.parametrize("named", ["dataset.path", "DPFL_DATA"])

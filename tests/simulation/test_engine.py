@@ -133,6 +133,15 @@ def test_evaluation_averages_the_last_models_there_are() -> None:
     )
 
 
+def test_more_models_than_there_are_cost_nothing() -> None:
+    few, many = (
+        finish(plans_of("algorithm=fedavg", "dp=none", f"evaluation.average_last={count}"))
+        for count in (20, 10**12)
+    )
+    rows = [[one.rows for one in found.values()] for found in (few, many)]
+    assert rows[0] == rows[1]
+
+
 def test_a_diverging_run_stops_alone() -> None:
     plans = plans_of("algorithm=fedavg", "dp=none", "rounds=40", algorithm__local_lr=[0.003, 1e6])
     members = finish(plans)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.cli.outcomes import report_outcomes
-from dpfl_cli.cli.tables import epsilon_text
+from dpfl_cli.cli.tables import epsilon_number, epsilon_text
 from dpfl_cli.config.component import components
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import DataError
@@ -352,7 +352,7 @@ def test_a_report_says_what_colluding_clients_see(
     outcomes = execute([plan], RunStore(tmp_path), Progress("", 6, quiet=True))
     report_outcomes(outcomes, quiet=False)
     privacy = outcomes[0].record.result["privacy"]
-    line = f"Against 3 of 7 colluding clients: epsilon {privacy['collusion'][-1]['epsilon']:.4f} "
+    line = f"Against 3 of 7 colluding clients: epsilon {epsilon_number(privacy['collusion'][-1]['epsilon'])} "
     assert line in capsys.readouterr().out
     assert privacy["collusion"][-1]["noise_multiplier"] == {
         "update": pytest.approx(2.5 * math.sqrt(4 / 7))
