@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.privacy_faults import PLUGINS, Fault
+from tests.privacy_faults import COHORTS, DATA_PLUGINS, PLUGINS, Fault
 
 MENDS = [
     Fault(
@@ -58,6 +58,48 @@ MENDS = [
         "        if not self.__counts_public:\n            raise PrivacyError(",
         "        if False:\n            raise PrivacyError(",
         f"{PLUGINS}::test_bounds_and_epochs_tell_no_numbers_of_records_where_clients_are_protected",
+    ),
+    Fault(
+        "privacy plugin: the width of squared norms tells numbers of records",
+        "models/client_side.py",
+        'self._refuse_counted("squared_norms_mean of all records: its width")',
+        "pass",
+        f"{COHORTS}::test_nothing_that_a_method_sees_tells_how_many_take_part",
+    ),
+    Fault(
+        "privacy plugin: a number that a method keeps is lost by a kill",
+        "simulation/confined.py",
+        "        if name not in given:\n",
+        "        if name not in given and type(vars(made)[name]).__name__ == 'Tensor':\n",
+        f"{PLUGINS}::test_numbers_that_a_run_would_lose_are_refused",
+    ),
+    Fault(
+        "privacy plugin: what a file keeps is compared with the run before",
+        "simulation/confined.py",
+        "@cache\ndef _at_first(",
+        "def _at_first(",
+        f"{PLUGINS}::test_numbers_that_a_run_would_lose_are_refused",
+    ),
+    Fault(
+        "privacy plugin: what a file imports is no part of its revision",
+        "config/own_files.py",
+        "for some in imported(code).values() for file in some",
+        "for some in () for file in some",
+        f"{PLUGINS}::test_what_a_plugin_imports_is_part_of_its_revision_and_looked_at",
+    ),
+    Fault(
+        "privacy plugin: what releases there are is declared by the data",
+        "simulation/plan.py",
+        "    with closed(plan.data_files):\n",
+        "    with closed([]):\n",
+        f"{PLUGINS}::test_what_releases_are_is_declared_without_the_data",
+    ),
+    Fault(
+        "privacy plugin: a number that switches code on counts as checked",
+        "simulation/checked.py",
+        'return f"a number {np.sign(value):+.0f}" if',
+        'return "a number" if',
+        f"{DATA_PLUGINS}::test_a_model_is_tried_with_what_methods_need_of_it",
     ),
     Fault(
         "privacy plugin: a method draws the records of its batches again",

@@ -152,7 +152,15 @@ def narrowed(
             for value in values
         }
         for value, these in kept.items():
-            if sign == "=" and not any(these) and _number(value) is None:
+            if sign == "=" and not any(these) and (number := _number(value)) is not None:
+                given = [one for _, row in rows if (one := _number(row.get(key))) is not None]
+                near = [one for one in given if math.isclose(one, number, rel_tol=1e-3)]
+                if near:
+                    raise ConfigError(
+                        f"--where {condition}: no run has {value}, but one {near[0]!r}; compare "
+                        "it by > and <"
+                    )
+            elif sign == "=" and not any(these):
                 hint = nearest(value, {text_of(row[key]) for _, row in rows if key in row})
                 if hint.startswith("did you mean"):
                     raise ConfigError(f"--where {condition}: no run has {value}; {hint}")

@@ -26,6 +26,7 @@ from dpfl_cli.config.paths import expanded
 
 HASH_DIGITS = 12
 MOST_VALUES = 10**4  # of a config file, with what its aliases repeat
+_contents: dict[str, bytes] = {}  # of modules that plugins import, as they were imported
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
@@ -113,6 +114,17 @@ def imported(code: bytes) -> dict[str, list[Path]]:
     return found
 
 
+def _read_again(modules: dict[str, list[Path]]) -> None:
+    """Lets what has changed since it was imported for a plugin be imported anew."""
+    for name, files in modules.items():
+        now = hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+        if _contents.setdefault(name, now) != now:
+            _contents[name] = now
+            for known in [one for one in sys.modules if one.partition(".")[0] == name]:
+                del sys.modules[known]
+        plugin_modules.add(name)
+
+
 def _names(tree: ast.Module) -> Iterator[str]:
     """Of what is imported, without its place in a package."""
     for node in ast.walk(tree):
@@ -153,9 +165,7 @@ def import_own(path: str, option: str) -> ModuleType:
     if spec is None:
         raise ConfigError(f"{option}{path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    for known in imported(content):  # may have been another before
-        sys.modules.pop(known, None)
-        plugin_modules.add(known)
+    _read_again(imported(content))
     plugin_modules.add(name)
     try:
         with registering_from(str(Path(path)), revision):

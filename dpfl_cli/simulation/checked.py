@@ -38,7 +38,8 @@ def failed_check(plan: Plan) -> str | None:
     failed = [
         f"FAILED its check: dpfl check {choice.component.origin}"
         for group in CHECKED
-        if (choice := getattr(plan, group)).plugin and not passed(_rows(plan, group) or [])
+        if (choice := getattr(plan, group)).plugin
+        and not all(passed(_known(plan, group).get(way, [])) for way in _ways(plan, group))
     ]
     return "; ".join(dict.fromkeys(failed)) or None
 
@@ -61,8 +62,8 @@ def unchecked(plan: Plan) -> str | None:
                 for name, field in type(choice.settings).model_fields.items()
                 if _kind(value := getattr(choice.settings, name)) != _kind(field.default)
             ]
-            if group == "model":
-                again += f" algorithm={plan.algorithm.name}"
+            if group == "model" and _ways(plan, group)[0] in _known(plan, group):
+                again += f" algorithm={plan.algorithm.name}"  # what `check` tries by itself was
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")

@@ -350,8 +350,8 @@ class Stack:
         metrics = self.objective.metrics(average)
         self.mechanism.verify()
         self.refuse_kept()
-        if clash := sorted(plain.keys() & {"round", *metrics}):
-            raise ConfigError(f"diagnostic '{clash[0]}': a metric has this name; rename it")
+        if clash := sorted(plain.keys() & {"round", "epsilon", "delta", "status", *metrics}):
+            raise ConfigError(f"diagnostic '{clash[0]}': a column has this name; rename it")
         # of a plugin's model nobody knows what its metrics look at, of its data whose the tests are
         looking = set(metrics)
         if not (self.plan.model.plugin or self.plan.dataset.plugin):

@@ -138,6 +138,7 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
     for wrong in (
         ["--where", "accuracy>80"],
         ["--where", "rounds>x"],
+        ["--where", "epsilon=2"],
         ["--where", "rounds>nan"],
         ["--where", "algorithm=fedgd,fednwe"],
         ["--sort", "accuracy"],

@@ -1261,6 +1261,11 @@ METHOD = '@algorithm("own", revision=1, paper="", unit="client")\nclass Own:\n  
         (METHOD + "pass", [], "class Own lacks its settings"),
         (METHOD + "hyper: int", [], "class Own lacks its settings"),
         (
+            METHOD + "hyper: LocalSettings\n    def round(self, state): pass",
+            [],
+            "algorithm=own: round must take (self, state, at): too many positional arguments",
+        ),
+        (
             METHOD.replace('"own"', "5") + "hyper: LocalSettings",
             [],
             "5, revision 1: a name is a text",

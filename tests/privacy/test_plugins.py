@@ -693,7 +693,6 @@ def test_what_a_plugin_imports_is_part_of_its_revision_and_looked_at(
     found = set()
     for line in ("KEPT = []", "KEPT = list()"):
         beside.write_text(line)
-        monkeypatch.delitem(sys.modules, "its_helper", raising=False)
         (run,) = dpfl.run(*SMALL, "algorithm=keeps_beside", plugins=[str(own)], quiet=True)
         assert "would stay from run to run" in run.result["reason"]
         found.add(run.id)

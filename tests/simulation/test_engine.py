@@ -333,7 +333,7 @@ def test_a_diagnostic_has_a_name_of_its_own(name: str, monkeypatch: pytest.Monke
     values = lambda self, state, at: (state, {name: state.server["model"].sum(dim=1)})
     monkeypatch.setattr(FedAvg, "round", values)
     batch = Stack([Member(plans_of("algorithm=fedavg", rounds=[2])[0])])
-    with pytest.raises(ConfigError, match=f"diagnostic '{name}': a metric has this name"):
+    with pytest.raises(ConfigError, match=f"diagnostic '{name}': a column has this name"):
         batch.evaluate(batch.step())
 
 

@@ -352,7 +352,8 @@ def test_a_report_says_what_colluding_clients_see(
     outcomes = execute([plan], RunStore(tmp_path), Progress("", 6, quiet=True))
     report_outcomes(outcomes, quiet=False)
     privacy = outcomes[0].record.result["privacy"]
-    line = f"Against 3 of 7 colluding clients: epsilon {epsilon_number(privacy['collusion'][-1]['epsilon'])} "
+    worth = epsilon_number(privacy["collusion"][-1]["epsilon"])
+    line = f"Against 3 of 7 colluding clients: epsilon {worth} "
     assert line in capsys.readouterr().out
     assert privacy["collusion"][-1]["noise_multiplier"] == {
         "update": pytest.approx(2.5 * math.sqrt(4 / 7))
