@@ -69,8 +69,8 @@ MENDS = [
     Fault(
         "privacy plugin: a number that a method keeps is lost by a kill",
         "simulation/confined.py",
-        "        if name not in given:\n",
-        "        if name not in given and type(vars(made)[name]).__name__ == 'Tensor':\n",
+        "        if name not in given or given[name] != value:\n",
+        "        if name not in given and isinstance(value, list):\n",
         f"{PLUGINS}::test_numbers_that_a_run_would_lose_are_refused",
     ),
     Fault(
@@ -97,7 +97,7 @@ MENDS = [
     Fault(
         "privacy plugin: a number that switches code on counts as checked",
         "simulation/checked.py",
-        'return f"a number {np.sign(value):+.0f}" if',
+        'return f"a number {(value > 0) - (value < 0):+d}" if',
         'return "a number" if',
         f"{DATA_PLUGINS}::test_a_model_is_tried_with_what_methods_need_of_it",
     ),

@@ -352,9 +352,9 @@ MENDS = [
     ),
     Fault(
         "privacy 7: a plugin's network begins with what it took from the data",
-        "models/guarded.py",
-        "return type(objective)(objective.settings, blank, index, objective.device)",
-        "return objective.among(blank, index)",
+        "models/network.py",
+        "blank_anew = True",
+        "blank_anew = False",
         f"{DATA_PLUGINS}::test_what_a_network_took_from_the_data_is_not_in_its_beginning",
     ),
     Fault(

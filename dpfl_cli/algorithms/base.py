@@ -2,7 +2,6 @@
 declares. A file of an algorithm imports `dpfl_cli.algorithms.api`, which has all of this.
 """
 
-import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
@@ -37,11 +36,6 @@ else:
 
     Number, Positive, NonNegative, Bound = float, PositiveFloat, NonNegativeFloat, Limit
 
-TAKES = {  # what a method's parts are called with
-    "releases": ["settings", "run"],
-    "init": ["self", "objective", "streams"],
-    "round": ["self", "state", "at"],
-}
 ALL_TRUSTS = ("local", "central", "secure_aggregation")
 EVERY_TRUST = ("none", *ALL_TRUSTS)
 
@@ -165,26 +159,9 @@ def algorithm(
                 f"algorithm={name}: class {target.__name__} lacks its settings; annotate them, as "
                 "hyper: MySettings, a class of Settings"
             )
-        _check_forms(name, target)
         return component("algorithm", name, revision=revision, settings=settings)(target)
 
     return register
-
-
-def _check_forms(name: str, target: type) -> None:
-    """Refuses methods that cannot be called as they will be."""
-    for method, takes in TAKES.items():
-        if (given := inspect.getattr_static(target, method, None)) is None:
-            continue  # which is told by its name
-        static = isinstance(given, staticmethod)
-        try:
-            inspect.signature(given.__func__ if static else given).bind(
-                *(one for one in takes if one != "self" or not static)
-            )
-        except TypeError as error:
-            raise ConfigError(
-                f"algorithm={name}: {method} must take ({', '.join(takes)}): {error}"
-            ) from error
 
 
 def _takes_hyper(self: Any, hyper: Any) -> None:

@@ -1,6 +1,7 @@
 """`dpfl account RUN...`: prices finished runs under every accountant that supports their ledger."""
 
 import argparse
+import re
 from collections.abc import Iterator
 
 from dpfl_cli.cli.pricing import prices_of, release_line
@@ -13,7 +14,7 @@ from dpfl_cli.cli.tables import (
     wide_console,
 )
 from dpfl_cli.config.paths import outputs_dir
-from dpfl_cli.simulation.store import RunRecord, RunStore, delta_warning
+from dpfl_cli.simulation.store import LARGE_DELTA, RunRecord, RunStore, delta_warning
 
 UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients or batches"
 
@@ -67,8 +68,8 @@ def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
     guarantee, unit = privacy["guarantee"], privacy["unit"]
     if delta is not None:
         units = record.result["data"]["clients"] if unit == "client" else record.dealt
-        stated = delta_warning(privacy["delta"], units, unit)
-        guarantee = guarantee.replace(stated, "") + delta_warning(delta, units, unit)
+        guarantee = re.sub(rf"; WARNING: {LARGE_DELTA}[^;]*", "", guarantee)
+        guarantee += delta_warning(delta, units, unit)
     yield f"guarantee: {guarantee}"
     central = privacy.get("epsilon_central")
     if central is not None and own_delta:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dpfl_cli.cli.tables import print_table
 from dpfl_cli.config.component import Component, components, lookup
 from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.options import component_names
 from dpfl_cli.simulation.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -21,13 +22,13 @@ EXIT_REFUSED, EXIT_FAILED = 2, 3
 LOG = logging.getLogger("dpfl")
 # how a run is protected, by trust model; records under local trust by dp=record
 CHOICES = {"local": "ldp", "central": "cdp", "secure_aggregation": "secure_aggregation"}
-USERS: dict[
-    str | None, tuple[str, str, str]
-] = {  # of what a model may provide, and of its gradients
+# who needs what a model may provide, and its gradients
+USERS = {
     None: ("fedavg", "central", "client"),
     "damped_solve": ("fednew", "central", "client"),
     "covariance": ("fedfc", "central", "client"),
     "clipped_gradient": ("fedavg_record", "local", "record"),
+    "squared_gradient_norms": ("adaptdp", "local", "record"),
 }
 CLIENTS, RECORDS = 6, 24
 SMALL = [  # a method is tried on so much, where no data are named
@@ -114,13 +115,16 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     group, target, name = component.group, component.target, component.name
     given = [word for word in overrides if word.startswith("dp=")]
     own = [f"{group}={name}"]
-    chosen = [one for one in overrides if one.startswith("algorithm=") and group != "algorithm"]
-    if group == "algorithm" or chosen:
-        used = lookup("algorithm", chosen[-1].partition("=")[2]) if chosen else component
-        unit = min(used.target.units)
-        trusts = {(used.name, trust, unit) for trust in used.target.trusts - {"none"}}
-        own = own if chosen else []
+    chosen = [word for word in overrides if word.startswith("algorithm=")]
+    if group != "mechanism":
         overrides = [word for word in overrides if word not in chosen]
+    if group == "algorithm":
+        trusts = {(name, trust, min(target.units)) for trust in target.trusts - {"none"}}
+        own = []
+    elif group == "model" and chosen:
+        option = chosen[-1].partition("=")[2]
+        used = lookup("algorithm", component_names("algorithm").get(option, option)).target
+        trusts = {(option, trust, min(used.units)) for trust in used.trusts - {"none"}}
     elif group == "mechanism":
         trusts = {("fedavg", trust, "client") for trust in target.trusts - {"none"}}
         own += _level(component, overrides)
@@ -168,7 +172,8 @@ def check(case: Case) -> list[dict[str, str]]:
         return [{"of": case.label, "check": "all", "result": "refused", "why": str(error)}]
     rows = [_row(case, kits, name) for name in CHECKS]
     plan = kits[0].plans[0]
-    for group in {case.component.group, "model"}:
+    of_method = plan.algorithm.plugin  # whose faults, or idleness, are not the model's
+    for group in {case.component.group} | (set() if of_method else {"model"}):
         if getattr(plan, group).plugin:
             note_check(plan, group, rows)
     return rows

@@ -122,7 +122,10 @@ def _epsilon(records: Sequence[RunRecord]) -> str:
     """The epsilons of repetitions: where rounds are drawn at random they may differ."""
     reports = [record.result["privacy"] for record in records]
     known = (one["epsilon"] for one in reports if one["epsilon"] is not None)
-    found = {f"{rounded_up(one, 2 - math.floor(math.log10(one or 1))):.3g}" for one in known}
+    found = {
+        f"{rounded_up(one, 2 - math.floor(math.log10(one))) if 0 < one < math.inf else one:.3g}"
+        for one in known
+    }
     if not found:
         return "not private"
     values = "\u00a0to\u00a0".join(sorted(found, key=float))  # no line ends within

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from dpfl_cli.cli.tables import collusion_text, print_results, print_table, wide_console
+from dpfl_cli.cli.tables import (
+    collusion_text,
+    epsilon_number,
+    print_results,
+    print_table,
+    wide_console,
+)
 from dpfl_cli.config.component import UNLIMITED
 from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.store import MODEL
@@ -56,7 +62,7 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
     if stated is not None and stated["value"] is not None:
         lines.append(
             f"Under the paper's convention ({stated['convention']}) epsilon is "
-            f"{stated['value']:.4f}."
+            f"{epsilon_number(stated['value'])}."
         )
     beside = _of_today, _dealt, _repairs, _worse, _limits
     return [*lines, *(line for told in beside for line in told(outcomes)), *_collusions(results)]

@@ -153,7 +153,7 @@ def narrowed(
         }
         for value, these in kept.items():
             if sign == "=" and not any(these) and (number := _number(value)) is not None:
-                given = [one for _, row in rows if (one := _number(row.get(key))) is not None]
+                given = [row[key] for _, row in rows if isinstance(row.get(key), float)]
                 near = [one for one in given if math.isclose(one, number, rel_tol=1e-3)]
                 if near:
                     raise ConfigError(

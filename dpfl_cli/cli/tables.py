@@ -76,8 +76,8 @@ def epsilon_number(value: float | None, decimals: int = 4) -> str:
     >>> epsilon_number(15.658124), epsilon_number(500004264889.8), epsilon_number(1e-6)
     ('15.6582', '5.0001e+11', '1.0000e-06')
     """
-    if value is None:
-        return "none"
+    if value is None or not math.isfinite(value):
+        return "none" if value is None else str(value)
     if value == 0 or 1e-3 <= value < 1e6:
         return f"{rounded_up(value, decimals):.{decimals}f}"
     up = rounded_up(value, decimals - math.floor(math.log10(value)))

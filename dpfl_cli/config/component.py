@@ -9,6 +9,7 @@ The same decorator is the hook for a user's own code: a file given with `--plugi
 package with an entry point in the group `dpfl.plugins`, registers its components on import.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,6 +100,13 @@ class Component:
         return " ".join((self.target.__doc__ or "").strip().split("\n\n")[0].split())
 
 
+TAKES = {  # what they are called with
+    "algorithm": {
+        "releases": ["settings", "run"],
+        "init": ["self", "objective", "streams"],
+        "round": ["self", "state", "at"],
+    }
+}
 _registry: dict[str, dict[str, Component]] = {group: {} for group in GROUPS}
 _origin = "dpfl", ""  # of what is registered now, and the content hash of a plugin
 
@@ -136,6 +144,7 @@ def component(
                 f"{group}={name} from {origin}: class {target.__name__} lacks "
                 f"{', '.join(lacking)}; `dpfl new` writes an example of what is needed"
             )
+        _check_forms(group, name, target)
         known_by: Any = target
         known_by.name = name
         _registry[group][name] = Component(
@@ -144,6 +153,21 @@ def component(
         return target
 
     return register
+
+
+def _check_forms(group: str, name: str, target: type) -> None:
+    """Refuses methods that cannot be called as they will be."""
+    for method, takes in TAKES.get(group, {}).items():
+        if (given := getattr(target, method, None)) is None:
+            continue  # which is told by its name
+        bound = inspect.getattr_static(target, method)
+        wanted = takes[isinstance(bound, staticmethod | classmethod) and takes[0] == "self" :]
+        try:
+            inspect.signature(given).bind(*wanted)
+        except TypeError as error:
+            raise ConfigError(
+                f"{group}={name}: {method} must take ({', '.join(takes)}): {error}"
+            ) from error
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import hashlib
 import importlib.util
 import re
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -26,7 +25,7 @@ from dpfl_cli.config.paths import expanded
 
 HASH_DIGITS = 12
 MOST_VALUES = 10**4  # of a config file, with what its aliases repeat
-_contents: dict[str, bytes] = {}  # of modules that plugins import, as they were imported
+imported_modules: dict[str, list[bytes]] = {}  # by plugins, with their files as they were then
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
@@ -115,14 +114,15 @@ def imported(code: bytes) -> dict[str, list[Path]]:
 
 
 def _read_again(modules: dict[str, list[Path]]) -> None:
-    """Lets what has changed since it was imported for a plugin be imported anew."""
-    for name, files in modules.items():
-        now = hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
-        if _contents.setdefault(name, now) != now:
-            _contents[name] = now
-            for known in [one for one in sys.modules if one.partition(".")[0] == name]:
-                del sys.modules[known]
-        plugin_modules.add(name)
+    """Lets modules be imported anew for a plugin where any of them has changed, or was imported
+    before by something else.
+    """
+    now = {name: [file.read_bytes() for file in files] for name, files in modules.items()}
+    if any(imported_modules.get(name) != content for name, content in now.items()):
+        for known in [one for one in sys.modules if one.partition(".")[0] in now]:
+            del sys.modules[known]
+    imported_modules.update(now)
+    plugin_modules.update(now)
 
 
 def _names(tree: ast.Module) -> Iterator[str]:
@@ -134,19 +134,22 @@ def _names(tree: ast.Module) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-@cache
 def _files(name: str) -> list[Path]:
     """The files of a module or package; none of one that is installed, or that there is not."""
+    if name in sys.stdlib_module_names or name == "dpfl_cli":
+        return []
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return []
-    if spec is None or name == "dpfl_cli" or not (spec.origin or "").endswith(".py"):
+    if spec is None:
         return []
-    origin = Path(str(spec.origin))
-    if any(origin.is_relative_to(one) for one in sysconfig.get_paths().values()):
-        return []
-    return sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
+    folders = [Path(one) for one in spec.submodule_search_locations or ()]
+    found = sorted(file for one in folders for file in one.rglob("*.py") if file.is_file())
+    found = found if folders else [Path(spec.origin or "")]
+    installed = {"site-packages", "dist-packages"}
+    own = [one for one in found if one.suffix == ".py" and not installed & {*one.parts}]
+    return own if len(own) == len(found) else []
 
 
 def import_own(path: str, option: str) -> ModuleType:

@@ -243,13 +243,18 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
     for kind, name in (("targets", settings.targets), ("clients", settings.clients)):
         if name in table:
             column = table.pop(name)
-            words = column.astype(str).str.strip().str.lower()
-            odd = ~np.isfinite(pd.to_numeric(column, errors="coerce").to_numpy(np.float64))
-            # a missing number is no class, nor a client, of its own; among texts it may be one
-            missing = odd & words[odd].isin([*MISSING, "inf", "-inf"]).all()
-            if (empty := column.isna() | (words == "") | missing).any():
+            if (empty := column.isna() | (column == "")).any():
                 raise DataError(
                     f"{where}: column {name} is empty in record {empty.argmax()} (of 0, 1, ...)"
+                )
+            odd = ~np.isfinite(pd.to_numeric(column, errors="coerce").to_numpy(np.float64))
+            words = column[odd].astype(str).str.strip().str.lower()
+            # a missing number is no class, nor a client, of its own; among texts it may be one
+            if odd.any() and words.isin([*MISSING, "inf", "-inf"]).all():
+                raise DataError(
+                    f"{where}: column {name} is {column[odd].iloc[0]!r} in record {odd.argmax()} "
+                    "(of 0, 1, ...), and numbers in all others: leave that record out, or write "
+                    "another word"
                 )
             given[kind] = _values(column, fractions=kind == "targets")
         elif name != "clients":

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dpfl_cli.config.errors import DpflError, PrivacyError, without_values
 from dpfl_cli.models.objective import Objective
 
@@ -36,7 +34,4 @@ def without_records(objective: Objective) -> Objective:
     """The same problem for clients who hold a record of zeros each: what it computes for everybody
     cannot be of the data.
     """
-    blank = [objective.federations[0].blank()]
-    index = np.zeros(objective.runs, np.int64)
-    # made anew: `among` may keep what was computed of the records, as networks' does
-    return type(objective)(objective.settings, blank, index, objective.device)
+    return objective.blank()

@@ -62,6 +62,7 @@ class Network(Objective):
     provides = frozenset({"clipped_gradient", "squared_gradient_norms"})
     unreleased_metrics = frozenset({"train_loss"})
     at_once = True  # its minibatch gradients can be one call of vmap over the parameters too
+    blank_anew = True  # `among` keeps what a subclass computed of the records
     by_layers = False  # its layers are those of `layer_gradients`
     clipped_records = 25  # whose gradients are made at once, at most
 
@@ -95,8 +96,6 @@ class Network(Objective):
             self._own.module = copy.deepcopy(self._module, {id(one): one for one in shared})
         module: nn.Module = self._own.module
         return module
-
-    # What a subclass gives.
 
     @classmethod
     @abstractmethod

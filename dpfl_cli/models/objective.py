@@ -73,6 +73,7 @@ class Objective(ABC):
     features: int
     solver_residual: float = 0.0
     provides: frozenset[str] = frozenset()
+    blank_anew = False
     unreleased_metrics: frozenset[str] = frozenset()
     test_metrics: frozenset[str] = frozenset({"accuracy", "test_error", "test_loss"})
 
@@ -120,6 +121,13 @@ class Objective(ABC):
         whole problem (a regulariser, a network) is as here.
         """
         return type(self)(self.settings, federations, index, self.device)
+
+    def blank(self) -> Objective:
+        """The same problem for clients who hold a record of zeros each."""
+        federations, index = [self.federations[0].blank()], np.zeros(self.runs, np.int64)
+        if self.blank_anew:
+            return Objective.among(self, federations, index)
+        return self.among(federations, index)
 
     @classmethod
     @abstractmethod

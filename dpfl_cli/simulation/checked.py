@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.data.files import write_atomically
@@ -23,8 +21,7 @@ def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
     """Records what became of the check of a plugin's component, as this plan uses it: of a model,
     of what its method needs of it.
     """
-    ways = _ways(plan, group)
-    found = _known(plan, group) | dict.fromkeys(ways[1:] or ways, rows)
+    found = _known(plan, group) | dict.fromkeys(_ways(plan, group), rows)
     write_atomically(_file(plan, group), json_text(found).encode())
 
 
@@ -62,8 +59,8 @@ def unchecked(plan: Plan) -> str | None:
                 for name, field in type(choice.settings).model_fields.items()
                 if _kind(value := getattr(choice.settings, name)) != _kind(field.default)
             ]
-            if group == "model" and _ways(plan, group)[0] in _known(plan, group):
-                again += f" algorithm={plan.algorithm.name}"  # what `check` tries by itself was
+            if group == "model" and not plan.algorithm.plugin:
+                again += f" algorithm={plan.algorithm.name}"
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
@@ -77,7 +74,7 @@ def unchecked(plan: Plan) -> str | None:
 def _ways(plan: Plan, group: str) -> list[str]:
     """How a plan uses a component: its settings, but for numbers, under which the same code runs
     while they keep their sign; what is protected, and where a method is used, from whom, and
-    whether clients are drawn; of a model as every method uses it, and each that this one needs.
+    whether clients are drawn; of a model each thing that the method needs beside gradients.
     """
     choice = getattr(plan, group)
     signs = {
@@ -88,12 +85,12 @@ def _ways(plan: Plan, group: str) -> list[str]:
         drawn = [plan.participation.name] if plan.sampling is not None else []
         return [canonical_json([*way, plan.dp.trust, *drawn])]
     needs = sorted(plan.algorithm.target.needs) if group == "model" else []
-    return [canonical_json([*way, need]) for need in (None, *needs)]
+    return [canonical_json([*way, need]) for need in needs or [None]]
 
 
 def _kind(value: Any) -> Any:
     """A setting's value, of a number its sign."""
-    return f"a number {np.sign(value):+.0f}" if isinstance(value, float) else value
+    return f"a number {(value > 0) - (value < 0):+d}" if isinstance(value, float) else value
 
 
 def _rows(plan: Plan, group: str) -> list[Options] | None:

@@ -7,18 +7,21 @@ file itself has no mark.
 """
 
 import gc
+import inspect
 import os
 import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from enum import EnumType
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import CellType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.config.errors import PrivacyError, plugin_modules
+from dpfl_cli.config.own_files import imported_modules
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import KEPT_STATE, Unreleased
@@ -41,16 +44,25 @@ _OF_CLIENTS = (Unreleased, Bounded, Release, ClientSide, Round, State)
 _closed: tuple[str, ...] = ()
 
 
-def refuse_kept(made: object, given: Collection[str]) -> None:
+def own_attributes(made: object) -> dict[str, Any]:
+    """A method's attributes; what it computes once from its settings is none."""
+    return {
+        name: sketch(value)
+        for name, value in vars(made).items()
+        if not isinstance(inspect.getattr_static(type(made), name, None), cached_property)
+    }
+
+
+def refuse_kept(made: object, given: Mapping[str, Any]) -> None:
     """A PrivacyError where the file of a method holds what clients compute, or compute with, or the
-    method itself anything new, which a run that goes on after an interrupt has lost.
+    method itself something new, which a run that goes on after an interrupt has lost.
 
     Args:
-      given: the attributes that it had before a run.
+      given: its `own_attributes` before a run.
     """
     method = type(made)
-    for name in vars(made):
-        if name not in given:
+    for name, value in own_attributes(made).items():
+        if name not in given or given[name] != value:
             raise PrivacyError(
                 f"{method.__name__} keeps self.{name} from round to round, and an interrupted run "
                 "would go on without it: put it into the State that `round` returns"
@@ -71,40 +83,55 @@ def refuse_kept(made: object, given: Collection[str]) -> None:
 
 
 def refuse_changed(modules: Iterable[str]) -> None:
-    """A PrivacyError where files of plugins hold something else than at the first look at them: the
-    next run, or one that goes on after an interrupt, would compute otherwise.
+    """A PrivacyError where files of plugins, or those that they import, hold something else than at
+    the first look at them: the next run, or one that goes on after an interrupt, would compute
+    otherwise. Numbers deep inside objects are not seen.
     """
-    for module in sys.modules.keys() & modules:
+    for module in [sys.modules[one] for one in sys.modules.keys() & {*modules, *imported_modules}]:
         first, now = _at_first(module), _held(module)
         if changed := [name for name in first | now if first.get(name) != now.get(name)]:
             raise PrivacyError(
-                f"'{changed[0]}' in the file of a plugin changed while runs were made, and the "
-                "next run, or one that goes on after an interrupt, would compute otherwise: keep "
-                "what lasts in the State that `round` returns, or of a model in self"
+                f"'{changed[0]}' in {module.__name__} changed while runs were made, and the next "
+                "run, or one that goes on after an interrupt, would compute otherwise: keep what "
+                "lasts in the State that `round` returns, constants by functools.cache"
             )
 
 
 @cache
-def _at_first(module: str) -> dict[str, Any]:
+def _at_first(module: ModuleType) -> dict[str, Any]:
     return _held(module)
 
 
-def _held(module: str) -> dict[str, Any]:
-    """What a module and its classes hold: plain values, of containers how much, else which."""
-    place = vars(sys.modules[module])
-    own = [one for one in place.values() if getattr(one, "__module__", None) == module]
-    found = dict(place)
-    for one in filter(lambda one: isinstance(one, type), own):
-        found |= {f"{one.__name__}.{name}": value for name, value in vars(one).items()}
+def _held(module: ModuleType) -> dict[str, Any]:
+    """What a module and its classes hold."""
+    found = {name: one for name, one in vars(module).items() if not isinstance(one, ModuleType)}
+    for kind in [one for one in found.values() if isinstance(one, type)]:
+        if kind.__module__ == module.__name__ and not isinstance(kind, EnumType):
+            found |= {f"{kind.__name__}.{name}": one for name, one in vars(kind).items()}
     return {
-        name: (type(value), value if isinstance(value, _PLAIN) else (id(value), _size(value)))
-        for name, value in found.items()
-        if "__" not in name
+        name: sketch(one)
+        for name, one in found.items()
+        if not name.rpartition(".")[2].startswith("__")
     }
 
 
-def _size(value: Any) -> int | None:
-    return len(value) if isinstance(value, list | dict | set | deque) else None
+def sketch(value: Any) -> Any:
+    """What tells whether a value is another one now: a plain one itself, of a container what it
+    holds, else which object it is.
+    """
+    if isinstance(value, Mapping):
+        return [(name, _plain(one)) for name, one in value.items()]
+    if isinstance(value, list | tuple | set | deque):
+        return [_plain(one) for one in value]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    return (type(value), value) if isinstance(value, _PLAIN) else id(value)
+
+
+def _of_plugin(module: str | None) -> bool:
+    return str(module).partition(".")[0] in plugin_modules
 
 
 def _parts(value: Any, module: str) -> Iterable[Any]:
@@ -112,8 +139,9 @@ def _parts(value: Any, module: str) -> Iterable[Any]:
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, ModuleType):
-        return vars(value).values() if value.__name__ in plugin_modules else ()
-    own = getattr(value, "__module__", None) in {module, *plugin_modules}
+        return vars(value).values() if _of_plugin(value.__name__) else ()
+    named = getattr(value, "__module__", None)
+    own = named == module or _of_plugin(named)
     if not (own or isinstance(value, _HOLDERS)):
         return ()
     # a wrapper of dpfl calls itself one of the module, and its globals are dpfl's

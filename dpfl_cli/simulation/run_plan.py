@@ -28,6 +28,7 @@ from dpfl_cli.privacy.accountants import TooLargeToPrice
 from dpfl_cli.privacy.draws import Sampling
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
+from dpfl_cli.simulation.confined import closed
 
 Options = dict[str, Any]  # as plain values
 ENGINE_REVISION = 1  # raised when the engine, the streams or the evaluation change a run's numbers
@@ -179,10 +180,14 @@ class Plan:
             clients=self.clients,
             seed=self.seed,
             rounds=self.rounds,
-            # at least 1: the engine refuses clients without records
-            fewest=cache(lambda: max(int(federation_of(self).partition.counts.min()), 1)),
+            fewest=cache(self._fewest),
             sampling=self.sampling,
         )
+
+    def _fewest(self) -> int:
+        """At least 1: the engine refuses clients without records."""
+        with closed([]):  # dpfl may read them for a method that asks
+            return max(int(federation_of(self).partition.counts.min()), 1)
 
     def ledger(self, rounds: int | None = None) -> Ledger:
         """The ledger after `rounds` rounds (all that are made by default), by the declared

@@ -36,7 +36,7 @@ from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
-from dpfl_cli.simulation.confined import closed, refuse_changed, refuse_kept
+from dpfl_cli.simulation.confined import closed, own_attributes, refuse_changed, refuse_kept
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Choice, Options, Plan, check_unchanged, federation_of
 
@@ -144,7 +144,7 @@ class Stack:
         self.algorithm = first.algorithm.target(
             stacked([plan.algorithm.settings for plan in plans], device)
         )
-        self._given = frozenset(vars(self.algorithm))
+        self._given = own_attributes(self.algorithm)
         self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes

@@ -230,9 +230,9 @@ def test_a_table_gives_the_records_that_arrays_give(mine: str, name: str, write:
         ),
         ({"label": [*LABELS[1:], None]}, NAMED, "column label is empty in record 11"),
         ({"hospital": [None, *CLIENTS[1:]]}, NAMED, "column hospital is empty in record 0"),
-        ({"label": [0, "NA", *[1] * 10]}, NAMED, "column label is empty in record 1 "),
-        ({"label": [0.5, "-inf", *[1.5] * 10]}, NAMED, "column label is empty in record 1 "),
-        ({"hospital": [*[7] * 11, "nan"]}, NAMED, "column hospital is empty in record 11 "),
+        ({"label": [0, "NA", *[1] * 10]}, NAMED, "column label is 'NA' in record 1 "),
+        ({"label": [0.5, "-inf", *[1.5] * 10]}, NAMED, "column label is '-inf' in record 1 "),
+        ({"hospital": [*[7] * 11, "nan"]}, NAMED, "column hospital is 'nan' in record 11 "),
     ],
 )
 def test_a_table_that_does_not_fit_is_one_line(

@@ -261,19 +261,23 @@ def test_a_model_is_tried_with_what_methods_need_of_it(
     load_plugins([str(file)])
 
     def said(*words: str) -> str:
-        plan = make_plan(compose_config([*SMALL[:-1], "dp=cdp", "model=hurried", *words]))
+        plan = make_plan(compose_config([*SMALL[:-1], "model=hurried", *words]))
         return str(privacy_report(plan, plan.ledger())["guarantee"])
 
-    fednew = "algorithm=fednew", "algorithm.clip_norm=0.5"
-    assert f"not checked: dpfl check {file}" in said("algorithm=fedavg")
+    fedavg = "algorithm=fedavg", "dp=cdp"
+    fednew = "algorithm=fednew", "dp=cdp", "algorithm.clip_norm=0.5"
+    assert f"not checked: dpfl check {file}" in said(*fedavg)
     checked("fedavg", ["dp=cdp", "model=hurried"])
-    assert "check" not in said("algorithm=fedavg", "model.loss_factor=0.7")
+    assert "check" not in said(*fedavg, "model.loss_factor=0.7")
     assert f"{file} algorithm=fednew" in said(*fednew)  # its solves were not looked at
-    assert f"{file} model.robust=1.0" in said("algorithm=fedavg", "model.robust=1")
+    assert f"{file} algorithm=fedavg model.robust=1.0" in said(*fedavg, "model.robust=1")
+    checked(str(file), ["algorithm=fedavg_record", "dp=record", "dp.mode=paper"])
+    recorded = ["algorithm=fedavg_record", "dp=record", "dp.mode=paper"]
+    assert "not checked" not in said(*recorded)
     rows = checked(str(file), ["algorithm=fednew", "dp=cdp"])
     assert [row["check"] for row in rows if row["result"] == "FAIL"] == ["influence"]
     assert "FAILED its check" in said(*fednew)
-    assert "FAILED" not in said("algorithm=fedavg")
+    assert "FAILED" not in said(*fedavg)
 
 
 def of_everybody(plan: Plan, federation: Federation) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import sys
 from collections.abc import Callable
@@ -532,7 +533,7 @@ import functools
 import types
 
 from dpfl_cli.algorithms.api import *
-CACHE, TABLE, COUNTS = [], {}, []
+CACHE, TABLE, COUNTS, CELL = [], {}, [], {"rounds": 0}
 
 class Store:
     pass
@@ -550,6 +551,10 @@ def cached(name):
 
 STORE, NAMES, NARROW, CLOSED = Store(), types.SimpleNamespace(), Slots(), closed()
 
+@functools.cache
+def cached_number(name):
+    return name + 1
+
 class KeepingSettings(LocalSettings):
     local_steps: int = 1
     local_lr: Number = 0.1
@@ -561,8 +566,16 @@ TRUSTS = ["central"]
 class Keeping:
     hyper: KeepingSettings
 
-    @staticmethod
-    def releases(settings, run):
+    def __init__(self, hyper):
+        self.hyper, self.known = hyper, 0
+
+    @functools.cached_property
+    def once(self):
+        return 2
+
+    @classmethod
+    def releases(cls, settings, run):
+        run.fewest()
         return [ReleaseSpec("update")]
 
     def init(self, objective, streams):
@@ -586,6 +599,9 @@ class Keeping:
             "cache": lambda: cached("last").append(update.values),
             "object": lambda: setattr(self, "last", update.values),
             "own_number": lambda: setattr(self, "rounds", 1),
+            "own_count": lambda: setattr(self, "known", self.known + 1),
+            "cell": lambda: CELL.update(rounds=CELL["rounds"] + 1),
+            "once": lambda: self.once + cached_number(2),
             "number": lambda: globals().update(ROUNDS=int(at.number[0])),
             "count": lambda: COUNTS.append(1),
             "class_number": lambda: setattr(Keeping, "rounds", int(at.number[0])),
@@ -669,12 +685,15 @@ def test_what_would_stay_from_run_to_run_is_refused(
         assert "init" not in capsys.readouterr().out  # nothing of the later run was computed
 
 
-@pytest.mark.parametrize("where", ["own_number", "number", "count", "class_number"])
+@pytest.mark.parametrize(
+    "where", ["own_number", "own_count", "number", "count", "cell", "class_number"]
+)
 def test_numbers_that_a_run_would_lose_are_refused(where: str, plugin: str) -> None:
     """They are of no client, and a run that goes on after a kill would end with other ones."""
     own = Path(plugin).with_name("counting.py")
     own.write_text(KEEPING.replace("PLACE", where))
-    said = "self.rounds" if where == "own_number" else "changed while runs were made"
+    kept = {"own_number": "self.rounds", "own_count": "self.known"}
+    said = kept.get(where, "changed while runs were made")
     for seed in range(2):
         words = [*SMALL, f"algorithm=keeps_{where}", f"seed={seed}"]
         (run,) = dpfl.run(*words, plugins=[str(own)], quiet=True)
@@ -682,21 +701,34 @@ def test_numbers_that_a_run_would_lose_are_refused(where: str, plugin: str) -> N
         assert said in run.result["reason"]
 
 
+def test_constants_and_fewest_are_no_private_memory(plugin: str, tmp_path: Path) -> None:
+    """What is computed once from settings is the same in every run; dpfl counts records itself."""
+    own = Path(plugin).with_name("once.py")
+    own.write_text(KEEPING.replace("PLACE", "once"))
+    data = ["dataset=arrays", f"dataset.path={tmp_path / 'data' / 'mine.npz'}"]
+    words = ["algorithm=keeps_once", "dp=cdp", "rounds=2", *data, "partitioner=natural"]
+    for run in dpfl.run(*words, "seed=0,1", plugins=[str(own)], quiet=True):
+        assert run.status == "done", run.result["reason"]
+
+
 def test_what_a_plugin_imports_is_part_of_its_revision_and_looked_at(
     plugin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, beside = (Path(plugin).with_name(name) for name in ("alone.py", "its_helper.py"))
+    own, beside = (Path(plugin).with_name(name) for name in ("alone.py", "its_helper"))
     monkeypatch.syspath_prepend(str(own.parent))
     text = KEEPING.replace("keeps_PLACE", "keeps_beside").replace("PLACE", "list")
-    text = text.replace("CACHE.append", "its_helper.KEPT.append")
-    own.write_text(text.replace("import types", "import types\nimport its_helper"))
-    found = set()
-    for line in ("KEPT = []", "KEPT = list()"):
-        beside.write_text(line)
+    text = text.replace("CACHE.append", "deeper.KEPT.append")
+    own.write_text(text.replace("import types", "import types\nfrom its_helper import deeper"))
+    beside.mkdir()
+    (beside / "between.py").write_text("from its_helper.facts import FACTOR")
+    (beside / "deeper.py").write_text("KEPT = []")
+    found = {}
+    for factor in (1.0, 0.5):
+        (beside / "facts.py").write_text(f"FACTOR = {factor}")
         (run,) = dpfl.run(*SMALL, "algorithm=keeps_beside", plugins=[str(own)], quiet=True)
         assert "would stay from run to run" in run.result["reason"]
-        found.add(run.id)
-    assert len(found) == 2
+        found[run.id] = importlib.import_module("its_helper.between").FACTOR
+    assert list(found.values()) == [1.0, 0.5]
 
 
 def test_what_releases_are_is_declared_without_the_data(plugin: str, tmp_path: Path) -> None:
