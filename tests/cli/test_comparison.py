@@ -334,3 +334,13 @@ def test_a_method_is_found_by_the_name_it_was_asked_for(
     softmax = ["dataset=synthetic_alpha_beta", "model=softmax", "model.bias=true,false"]
     dpfl(capsys, "run", "-m", *softmax, "rounds=1", "dp=none", "--quiet")
     assert len(listed(capsys, "--where", "model=softmax")) == 2
+
+
+def test_unlike_limits_of_methods_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "Methods differ in algorithm.clip_norm: 3 of fedavg, 0.3 of fedexp."
+    words = ["run", "-m", "algorithm=fedavg,fedexp", "dp=cdp", *SMALL]
+    assert line in dpfl(capsys, *words)
+    assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=0.3,3")
+    assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=1")

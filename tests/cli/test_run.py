@@ -1261,8 +1261,8 @@ METHOD = '@algorithm("own", revision=1, paper="", unit="client")\nclass Own:\n  
         (METHOD + "pass", [], "class Own lacks its settings"),
         (METHOD + "hyper: int", [], "class Own lacks its settings"),
         (
-            METHOD + "hyper: LocalSettings\n    releases = staticmethod(lambda settings, run: [])\n"
-            "    init = lambda self, objective, streams: None\n    round = lambda self, state: None",
+            METHOD + "hyper: LocalSettings\n    releases = staticmethod(lambda settings, run: [])"
+            "\n    init = lambda self, objective, streams: 0\n    round = lambda self, state: 0",
             [],
             "algorithm=own: round must take (self, state, at): too many positional arguments",
         ),

@@ -765,6 +765,18 @@ def test_a_file_of_ones_own_may_have_a_papers_numbers(
     capsys.readouterr()
 
 
+def test_numbers_of_which_none_stands_beside_a_row_are_told(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a line leaves empty a row must lack, which no row of a chosen cell does."""
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    own = with_numbers(tmp_path, "measure,method,value\ndistance,,0.5\n")
+    text = own.read_text().replace("import Artifact,", "import Artifact, Best,")
+    own.write_text(text.replace("    tables", '    best=[Best(["method"], "distance")], tables'))
+    assert main(["reproduce", str(own), "--dry-run"]) == 0
+    assert "theirs.csv: none of its 1 lines stands beside a row" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
