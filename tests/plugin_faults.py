@@ -76,8 +76,8 @@ MENDS = [
     Fault(
         "privacy plugin: what a file keeps is compared with the run before",
         "simulation/confined.py",
-        "@cache\ndef _at_first(",
-        "def _at_first(",
+        "        _spoilt.update(dict.fromkeys(modules, changed[0]))\n",
+        "        raise PrivacyError(f'{changed[0]} changed while runs were made')\n",
         f"{PLUGINS}::test_numbers_that_a_run_would_lose_are_refused",
     ),
     Fault(
@@ -195,8 +195,8 @@ MENDS = [
     ),
     Fault(
         "privacy plugin: a method keeps clients' values from run to run",
-        "simulation/stack.py",
-        "            refuse_kept(self.algorithm, self._given)\n",
+        "simulation/confined.py",
+        "            refuse_kept(self._method, self._given)\n",
         "            pass\n",
         f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
     ),

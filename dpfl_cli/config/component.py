@@ -161,7 +161,8 @@ def _check_forms(group: str, name: str, target: type) -> None:
         if (given := getattr(target, method, None)) is None:
             continue  # which is told by its name
         bound = inspect.getattr_static(target, method)
-        wanted = takes[isinstance(bound, staticmethod | classmethod) and takes[0] == "self" :]
+        plain = isinstance(bound, staticmethod | classmethod) or not hasattr(bound, "__get__")
+        wanted = takes[plain and takes[0] == "self" :]
         try:
             inspect.signature(given).bind(*wanted)
         except TypeError as error:

@@ -25,7 +25,8 @@ from dpfl_cli.config.paths import expanded
 
 HASH_DIGITS = 12
 MOST_VALUES = 10**4  # of a config file, with what its aliases repeat
-imported_modules: dict[str, list[bytes]] = {}  # by plugins, with their files as they were then
+_contents: dict[str, list[bytes]] = {}  # of modules that plugins import, as they were then
+imports_of: dict[str, list[str]] = {}  # module of a plugin -> those that it imports
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
@@ -114,14 +115,14 @@ def imported(code: bytes) -> dict[str, list[Path]]:
 
 
 def _read_again(modules: dict[str, list[Path]]) -> None:
-    """Lets modules be imported anew for a plugin where any of them has changed, or was imported
-    before by something else.
+    """Lets modules be imported anew for a plugin where any of them has changed since it was
+    imported for one.
     """
     now = {name: [file.read_bytes() for file in files] for name, files in modules.items()}
-    if any(imported_modules.get(name) != content for name, content in now.items()):
+    if any(_contents.get(name, content) != content for name, content in now.items()):
         for known in [one for one in sys.modules if one.partition(".")[0] in now]:
             del sys.modules[known]
-    imported_modules.update(now)
+    _contents.update(now)
     plugin_modules.update(now)
 
 
@@ -168,7 +169,8 @@ def import_own(path: str, option: str) -> ModuleType:
     if spec is None:
         raise ConfigError(f"{option}{path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    _read_again(imported(content))
+    _read_again(found := imported(content))
+    imports_of[name] = [*found]
     plugin_modules.add(name)
     try:
         with registering_from(str(Path(path)), revision):
@@ -179,6 +181,9 @@ def import_own(path: str, option: str) -> ModuleType:
         if isinstance(error, ConfigError | KeyboardInterrupt):
             raise
         text = f"{type(error).__name__}: {error}{place_in_plugin(error)}"
+        lacking = error.name if isinstance(error, ModuleNotFoundError) else None
+        if lacking and any(file.parent.glob(f"{lacking}*")):
+            text += f"; to import what lies beside it write PYTHONPATH={file.parent} before dpfl"
         raise ConfigError(f"{option}{path}: {text}") from error
     return module
 

@@ -11,17 +11,17 @@ import inspect
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import EnumType
 from functools import cache, cached_property, partial
 from pathlib import Path
-from types import CellType, GeneratorType, MethodType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.config.errors import PrivacyError, plugin_modules
-from dpfl_cli.config.own_files import imported_modules
+from dpfl_cli.config.own_files import imports_of
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import KEPT_STATE, Unreleased
@@ -40,8 +40,32 @@ _HOLDERS = (
     MethodType,
 )
 _PLAIN = (int, float, str, bytes)
+_LATE = "a function or class"
+LARGE = 1000  # entries of a container, of which only the number is looked at
+_spoilt: dict[str, str] = {}  # modules of plugins -> what changed in them while runs were made
 _OF_CLIENTS = (Unreleased, Bounded, Release, ClientSide, Round, State)
 _closed: tuple[str, ...] = ()
+
+
+class Kept:
+    """What a plugin's method and files hold when runs begin, to be looked at again.
+
+    Args:
+      method: of a plugin, or None.
+      modules: of the plugins' method and model.
+    """
+
+    def __init__(self, method: object | None, modules: Collection[str]) -> None:
+        self._method, self._modules = method, modules
+        self._given = {} if method is None else own_attributes(method)
+        self._first = held_by(modules)
+
+    def refuse(self) -> None:
+        """A PrivacyError where something is kept from run to run, or would be lost by a kill."""
+        if self._method is not None:
+            refuse_kept(self._method, self._given)
+        if self._modules:
+            refuse_changed(self._first, self._modules)
 
 
 def own_attributes(made: object) -> dict[str, Any]:
@@ -79,27 +103,37 @@ def refuse_kept(made: object, given: Mapping[str, Any]) -> None:
             )
         if id(value) not in seen:
             seen.add(id(value))
-            rest.extend((name, part) for part in _parts(value, module))
+            parts = _parts(value, module)
+            rest.extend((name, part) for part in parts if not isinstance(part, _PLAIN))
 
 
-def refuse_changed(modules: Iterable[str]) -> None:
-    """A PrivacyError where files of plugins, or those that they import, hold something else than at
-    the first look at them: the next run, or one that goes on after an interrupt, would compute
-    otherwise. Numbers deep inside objects are not seen.
+def held_by(modules: Iterable[str]) -> dict[str, Any]:
+    """What the files of plugins hold, and those that they import, by module and name."""
+    named = {one for module in modules for one in (module, *imports_of.get(module, ()))}
+    return {
+        f"{module}: {name}": value
+        for module in sorted(sys.modules.keys() & named)
+        for name, value in _held(sys.modules[module]).items()
+    }
+
+
+def refuse_changed(first: dict[str, Any], modules: Collection[str]) -> None:
+    """A PrivacyError where they hold something else than when runs began, now or in runs of this
+    process before: the next run, or one that goes on after an interrupt, would compute otherwise.
+    Numbers deep inside objects are not seen, nor functions and classes that are imported late.
     """
-    for module in [sys.modules[one] for one in sys.modules.keys() & {*modules, *imported_modules}]:
-        first, now = _at_first(module), _held(module)
-        if changed := [name for name in first | now if first.get(name) != now.get(name)]:
-            raise PrivacyError(
-                f"'{changed[0]}' in {module.__name__} changed while runs were made, and the next "
-                "run, or one that goes on after an interrupt, would compute otherwise: keep what "
-                "lasts in the State that `round` returns, constants by functools.cache"
-            )
-
-
-@cache
-def _at_first(module: ModuleType) -> dict[str, Any]:
-    return _held(module)
+    now = held_by(modules)
+    changed = [name for name in now if name in first and first[name] != now[name]]
+    changed += [name for name in now.keys() - first.keys() if now[name] is not _LATE]
+    if changed:
+        _spoilt.update(dict.fromkeys(modules, changed[0]))
+    for name in [_spoilt[module] for module in modules if module in _spoilt]:
+        raise PrivacyError(
+            f"{name} changed while runs were made, and the next run, or one that goes on after an "
+            "interrupt, would compute otherwise: keep what lasts in the State that `round` "
+            "returns, constants by functools.cache, what is counted for a log in a diagnostic; "
+            "then start anew"
+        )
 
 
 def _held(module: ModuleType) -> dict[str, Any]:
@@ -117,13 +151,15 @@ def _held(module: ModuleType) -> dict[str, Any]:
 
 def sketch(value: Any) -> Any:
     """What tells whether a value is another one now: a plain one itself, of a container what it
-    holds, else which object it is.
+    holds (of a large one how much), else which object it is.
     """
-    if isinstance(value, Mapping):
-        return [(name, _plain(one)) for name, one in value.items()]
-    if isinstance(value, list | tuple | set | deque):
-        return [_plain(one) for one in value]
-    return _plain(value)
+    if isinstance(value, FunctionType | type):
+        return _LATE
+    if not isinstance(value, dict | list | tuple | set | deque):
+        return _plain(value)
+    if len(value) > LARGE:
+        return id(value), len(value)
+    return [*map(_plain, value), *map(_plain, value.values() if isinstance(value, dict) else ())]
 
 
 def _plain(value: Any) -> Any:

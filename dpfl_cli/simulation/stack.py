@@ -36,7 +36,7 @@ from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
-from dpfl_cli.simulation.confined import closed, own_attributes, refuse_changed, refuse_kept
+from dpfl_cli.simulation.confined import Kept, closed
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Choice, Options, Plan, check_unchanged, federation_of
 
@@ -144,7 +144,6 @@ class Stack:
         self.algorithm = first.algorithm.target(
             stacked([plan.algorithm.settings for plan in plans], device)
         )
-        self._given = own_attributes(self.algorithm)
         self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes
@@ -152,6 +151,8 @@ class Stack:
                 _ = one.dataset.train.features, one.dataset.train.targets
         self.objective = first.model.target(first.model.settings, distinct, index, device)
         check_unchanged(first, "model")
+        files = [one.target.__module__ for one in (first.algorithm, first.model) if one.plugin]
+        self._kept = Kept(self.algorithm if first.algorithm.plugin else None, files)
         self.clients_view = ClientSide(self.objective, first.dp.unit)
         if first.dp.unit == "record" and first.dp.trust != "none" and not self.objective.held.all():
             raise ConfigError(
@@ -320,10 +321,7 @@ class Stack:
     def refuse_kept(self) -> None:
         """Asked before a run begins or goes on and when metrics are read: it reads whole files."""
         self.objective.refuse_kept()
-        if self.plan.algorithm.plugin:
-            refuse_kept(self.algorithm, self._given)
-        parts = self.plan.algorithm, self.plan.model
-        refuse_changed({one.target.__module__ for one in parts if one.plugin})
+        self._kept.refuse()
 
     def _wait(self) -> None:
         """Waits for the GPU, so that a clock can be read."""

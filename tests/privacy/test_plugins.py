@@ -711,6 +711,40 @@ def test_constants_and_fewest_are_no_private_memory(plugin: str, tmp_path: Path)
         assert run.status == "done", run.result["reason"]
 
 
+def test_what_is_loaded_between_runs_is_nobodys_memory(plugin: str) -> None:
+    """A file with a method may have data too, which it keeps for the next run."""
+    own = Path(plugin).with_name("with_data.py")
+    text = KEEPING.replace("keeps_PLACE", "with_data").replace("PLACE", "once")
+    own.write_text(text + LOADED)
+    for name in ("First", "Second", "First"):
+        data = ["dataset=arrays", f"dataset.path={own}:{name}", "partitioner=natural"]
+        (run,) = dpfl.run("algorithm=with_data", "dp=cdp", "rounds=1", *data, plugins=[str(own)])
+        assert run.status == "done", run.result["reason"]
+
+
+LOADED = """
+
+import numpy as np
+
+TABLES = {}
+
+class First:
+    name = "first"
+
+    def __init__(self):
+        TABLES[self.name] = np.arange(24.0).reshape(12, 2)
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, number):
+        return TABLES[self.name][number], number % 2, number % 4
+
+class Second(First):
+    name = "second"
+"""
+
+
 def test_what_a_plugin_imports_is_part_of_its_revision_and_looked_at(
     plugin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
