@@ -47,7 +47,7 @@ _OF_CLIENTS = (Unreleased, Bounded, Release, ClientSide, Round, State)
 _closed: tuple[str, ...] = ()
 
 
-class Kept:
+class PluginMemory:
     """What a plugin's method and files hold when runs begin, to be looked at again.
 
     Args:

@@ -36,7 +36,7 @@ from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
-from dpfl_cli.simulation.confined import Kept, closed
+from dpfl_cli.simulation.confined import PluginMemory, closed
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Choice, Options, Plan, check_unchanged, federation_of
 
@@ -152,7 +152,7 @@ class Stack:
         self.objective = first.model.target(first.model.settings, distinct, index, device)
         check_unchanged(first, "model")
         files = [one.target.__module__ for one in (first.algorithm, first.model) if one.plugin]
-        self._kept = Kept(self.algorithm if first.algorithm.plugin else None, files)
+        self._memory = PluginMemory(self.algorithm if first.algorithm.plugin else None, files)
         self.clients_view = ClientSide(self.objective, first.dp.unit)
         if first.dp.unit == "record" and first.dp.trust != "none" and not self.objective.held.all():
             raise ConfigError(
@@ -321,7 +321,7 @@ class Stack:
     def refuse_kept(self) -> None:
         """Asked before a run begins or goes on and when metrics are read: it reads whole files."""
         self.objective.refuse_kept()
-        self._kept.refuse()
+        self._memory.refuse()
 
     def _wait(self) -> None:
         """Waits for the GPU, so that a clock can be read."""
