@@ -83,7 +83,7 @@ MENDS = [
     Fault(
         "privacy plugin: what a file imports is no part of its revision",
         "config/own_files.py",
-        "for some in imported(code).values() for file in some",
+        "for some in beside.values() for file in some",
         "for some in () for file in some",
         f"{PLUGINS}::test_what_a_plugin_imports_is_part_of_its_revision_and_looked_at",
     ),

@@ -80,7 +80,7 @@ def content_of(path: str) -> str:
     content = read_own(code["file"] if code else path, "")
     if code is None:
         return hashlib.sha256(content).hexdigest()
-    return f"{_sha256(content)}:{code['name']}"
+    return f"{_sha256(content, imported(content))}:{code['name']}"
 
 
 def read_own(path: str, option: str) -> bytes:
@@ -93,9 +93,9 @@ def read_own(path: str, option: str) -> bytes:
         ) from error
 
 
-def _sha256(code: bytes) -> str:
+def _sha256(code: bytes, beside: dict[str, list[Path]]) -> str:
     """Of a file of code, and of those that it imports."""
-    files = sorted({file for some in imported(code).values() for file in some})
+    files = sorted({file for some in beside.values() for file in some})
     return hashlib.sha256(b"".join([code, *(file.read_bytes() for file in files)])).hexdigest()
 
 
@@ -143,14 +143,13 @@ def _files(name: str) -> list[Path]:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return []
-    if spec is None:
+    folders = [Path(one) for one in (spec and spec.submodule_search_locations) or ()]
+    places = folders or [Path((spec and spec.origin) or "")]
+    # asked before any is listed: thousands of files lie in some packages
+    if any({"site-packages", "dist-packages"} & {*place.parts} for place in places):
         return []
-    folders = [Path(one) for one in spec.submodule_search_locations or ()]
-    found = sorted(file for one in folders for file in one.rglob("*.py") if file.is_file())
-    found = found if folders else [Path(spec.origin or "")]
-    installed = {"site-packages", "dist-packages"}
-    own = [one for one in found if one.suffix == ".py" and not installed & {*one.parts}]
-    return own if len(own) == len(found) else []
+    found = [file for one in folders for file in one.rglob("*.py")] if folders else places
+    return sorted(file for file in found if file.suffix == ".py" and file.is_file())
 
 
 def import_own(path: str, option: str) -> ModuleType:
@@ -160,7 +159,8 @@ def import_own(path: str, option: str) -> ModuleType:
       ConfigError: it cannot be read or imported.
     """
     content = read_own(path, option)
-    revision = _sha256(content)[:HASH_DIGITS]
+    beside = imported(content)
+    revision = _sha256(content, beside)[:HASH_DIGITS]
     file = expanded(path)
     name = f"dpfl_plugin_{file.stem}_{revision}"
     if name in sys.modules:
@@ -169,8 +169,8 @@ def import_own(path: str, option: str) -> ModuleType:
     if spec is None:
         raise ConfigError(f"{option}{path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    _read_again(found := imported(content))
-    imports_of[name] = [*found]
+    _read_again(beside)
+    imports_of[name] = [*beside]
     plugin_modules.add(name)
     try:
         with registering_from(str(Path(path)), revision):
