@@ -14,7 +14,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,6 +56,11 @@ class Paper:
         return f"{self.authors}, “{self.title}”, {self.where}"
 
 
+@cache  # those of a grid are often the same
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(shlex.split(text))
+
+
 @dataclass(frozen=True)
 class Run(Checked):
     """One run for every seed of the scale.
@@ -80,7 +85,7 @@ class Run(Checked):
     def __post_init__(self) -> None:
         if isinstance(self.overrides, str):
             try:
-                object.__setattr__(self, "overrides", shlex.split(self.overrides))
+                object.__setattr__(self, "overrides", _split(self.overrides))
             except ValueError as error:
                 raise ConfigError(f"run: overrides={self.overrides!r}: {error}") from None
         super().__post_init__()
