@@ -7,30 +7,41 @@ from collections.abc import Iterator
 from dpfl_cli.cli.pricing import prices_of, release_line
 from dpfl_cli.cli.tables import (
     collusion_text,
-    epsilon_number,
     is_claimed,
     is_nominal,
     print_table,
     wide_console,
 )
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.privacy.nominal import epsilon_number
+from dpfl_cli.simulation.checked import failed_since
 from dpfl_cli.simulation.store import LARGE_DELTA, RunRecord, RunStore, delta_warning
 
 UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients or batches"
+TOGETHER = (
+    "covered: a choice among these runs, whose noise was fixed beforehand; not covered: other runs "
+    "on the same data, and what is not of a single run (dpfl account RUN)"
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="ids, beginnings of ids, or folders")
     parser.add_argument("--delta", type=float, help="delta (default: the run's own)")
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="what the runs released in all, as where one is chosen among them",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
     store = RunStore(outputs_dir())
     console = wide_console()
-    for record in [store.match(name) for name in args.runs]:
-        privacy = record.result["privacy"]
-        claimed = " (claimed)" * is_claimed(privacy)
-        prices = prices_of(record, args.delta)
+    records = [*{one.id: one for one in map(store.match, args.runs)}.values()]
+    for some in [records] if args.together else [[one] for one in records]:
+        privacy = some[0].result["privacy"]
+        claimed = " (claimed)" * any(is_claimed(one.result["privacy"]) for one in some)
+        prices = prices_of(some, args.delta)
         rows = []
         for priced in prices:
             remarks = [priced.reason or "vacuous: above 20" * priced.vacuous]
@@ -40,11 +51,11 @@ def execute(args: argparse.Namespace) -> int:
                 remarks.append(UNAMPLIFIED * priced.unamplified)
             rows.append((priced.accountant, shown, "; ".join(filter(None, remarks))))
         title = (
-            f"{record.id}: {privacy['unit']}, {privacy['relation']}, "
-            f"{record.ledger.releases} releases, delta {prices[0].delta:g}"
+            f"{', '.join(one.id for one in some)}: {privacy['unit']}, {privacy['relation']}, "
+            f"{prices[0].releases} releases, delta {prices[0].delta:g}"
         )
         print_table(("accountant", "epsilon", "remark"), rows, title)
-        for line in _remarks(record, args.delta):
+        for line in [TOGETHER] if len(some) > 1 else _remarks(some[0], args.delta):
             console.print(f"  {line}")
     return 0
 
@@ -71,6 +82,7 @@ def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
         guarantee = re.sub(rf"; WARNING: {LARGE_DELTA}[^;]*", "", guarantee)
         guarantee += delta_warning(delta, units, unit)
     yield f"guarantee: {guarantee}"
+    yield from failed_since(record.result["config"])
     central = privacy.get("epsilon_central")
     if central is not None and own_delta:
         why = f" ({central['reason']})" if central.get("reason") else ""

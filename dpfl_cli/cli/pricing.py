@@ -73,22 +73,64 @@ def privacy_lines(plan: "Plan", report: "Report") -> list[str]:
     return lines
 
 
-def prices_of(record: "RunRecord", delta: float | None) -> "list[PrivacyCost]":
-    """A run's ledger under every accountant; without an epsilon where the run itself has none: it
-    failed, and when may tell of the data, or nothing in it is private.
+def prices_of(records: "Sequence[RunRecord]", delta: float | None) -> "list[PrivacyCost]":
+    """What runs released, together, under every accountant; without an epsilon where a run itself
+    has none: it failed, and when may tell of the data, or nothing in it is private.
 
     Args:
-      delta: None for the run's own.
+      delta: None for the runs' own.
+
+    Raises:
+      ConfigError: the runs are not of the same data, have the same noise, or several deltas.
     """
     from dpfl_cli.privacy.accountants import price_all
+    from dpfl_cli.privacy.ledger import together
     from dpfl_cli.simulation.plan import load_components
 
     load_components()
-    privacy = record.result["privacy"]
-    found = price_all(record.ledger, privacy["delta"] if delta is None else delta)
-    if record.status != "failed" and privacy["trust"] != "none":
-        return found
-    return [replace(one, epsilon=None, reason=privacy["epsilon_reason"]) for one in found]
+    _check_together(records)
+    reports = [one.result["privacy"] for one in records]
+    deltas = {one["delta"] for one in reports} if delta is None else {delta}
+    if len(deltas) > 1:
+        raise ConfigError("account: the runs have several deltas: say at which, --delta 1e-5")
+    ledger = records[0].ledger
+    if len(records) > 1:
+        ledger = together({one.id: one.ledger for one in records})
+    found = price_all(ledger, deltas.pop())
+    for record, privacy in zip(records, reports, strict=True):
+        if record.status == "failed" or privacy["trust"] == "none":
+            reason = privacy["epsilon_reason"]
+            return [replace(one, epsilon=None, reason=reason) for one in found]
+    return found
+
+
+def _check_together(records: "Sequence[RunRecord]") -> None:
+    """Refuses runs whose releases do not compose: a unit of one is not the same in another, or
+    their noise is not independent.
+    """
+
+    def of(record: "RunRecord") -> tuple[Any, ...]:
+        data, seed = record.result["data"], record.result["seed"]
+        units = record.result["files"].get("partition.npz")
+        return data["name"], data["source"], data["sha256"] or seed, units
+
+    first = records[0]
+    seeds = dict[int, str]()
+    for record in records:
+        both = f"account: {first.id} and {record.id}"
+        if of(record) != of(first):
+            raise ConfigError(
+                f"{both}: not the same records, dealt to the same clients, so that their epsilons "
+                "do not add up; partitioner.seed=0, say, deals alike whatever the seed is"
+            )
+        if record.result["config"]["dp"]["noise"] == "secret":
+            continue
+        if (other := seeds.setdefault(record.result["seed"], record.id)) != record.id:
+            raise ConfigError(
+                f"account: {other} and {record.id}: of one seed, and so of the same noise, which "
+                "somebody who sees both takes out: no epsilon holds for the two; give each a seed "
+                "of its own, or dp.noise=secret"
+            )
 
 
 def release_line(entry: "LedgerEntry") -> str:

@@ -170,13 +170,15 @@ def model(run: Run | str) -> np.ndarray:
 
 
 @_typed
-def account(run: Run | str, delta: float | None = None) -> pd.DataFrame:
-    """A run's ledger under every accountant: epsilon, or why there is none.
+def account(run: Run | str | Sequence[Run | str], delta: float | None = None) -> pd.DataFrame:
+    """A run's ledger under every accountant: epsilon, or why there is none. Of several runs on the
+    same data, with independent noise: of all that they released, together.
 
     Args:
-      delta: None for the run's own.
+      delta: None for the runs' own.
     """
-    return pd.DataFrame([asdict(one) for one in prices_of(_found(run), delta)])
+    runs = [run] if isinstance(run, Run | str) else run
+    return pd.DataFrame([asdict(one) for one in prices_of([_found(one) for one in runs], delta)])
 
 
 @_typed

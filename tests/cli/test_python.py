@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
 import dpfl_cli as dpfl
 from dpfl_cli.algorithms.fedavg import FedAvg
@@ -80,6 +82,65 @@ def test_a_run_that_states_no_epsilon_has_no_price(
         assert set(priced.reason) == {why}
     assert main(["account", failed.id]) == 0
     assert "2.28" not in capsys.readouterr().out  # what two releases cost
+
+
+REAL = ["dataset=mushrooms", "partitioner=iid", "partitioner.clients=12", "model=logistic"]
+
+
+def test_runs_on_the_same_data_have_a_price_together(capsys: pytest.CaptureFixture[str]) -> None:
+    """It covers a choice among them; of Gaussian releases it is that of mu^2 = sum 1 / z^2."""
+    small = [*REAL, "partitioner.seed=0", "rounds=3", "dp=cdp", "algorithm=fedavg"]
+    noise = [("seed=0", 2.0), ("seed=1", 3.0), ("seed=2", 5.0)]
+    runs = [
+        dpfl.run(seed, f"mechanism.noise_multiplier={z}", *small, quiet=True)[0]
+        for seed, z in noise
+    ]
+    delta = runs[0].result["privacy"]["delta"]
+    priced = dpfl.account(runs).set_index("accountant")
+    mu = math.sqrt(sum(3 / z**2 for _, z in noise))
+    found = priced.epsilon["gdp"]
+    exact = norm.cdf(mu / 2 - found / mu) - math.exp(found) * norm.cdf(-mu / 2 - found / mu)
+    assert exact == pytest.approx(delta, rel=1e-6)  # Dong, Roth and Su 2022, Corollary 2.13
+    assert set(priced.releases) == {9}
+    assert main(["account", *(run.id[:8] for run in runs), "--together"]) == 0
+    out = capsys.readouterr().out
+    assert "9 releases" in out
+    assert "covered: a choice among these runs" in out
+    drawn = [*small, "participation=poisson", "participation.cohort=3", "accountant=rdp"]
+    apart = [dpfl.run(f"seed={seed}", *drawn, quiet=True)[0] for seed in (0, 1)]
+    twice = dpfl.calibrate(*drawn, "rounds=6")  # rounds of one run have cohorts of their own, too
+    both = dpfl.account(apart).set_index("accountant").epsilon["rdp"]
+    assert both == pytest.approx(twice["epsilon"], rel=1e-9)
+    assert both > apart[0].result["privacy"]["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "says"),
+    [
+        (["partitioner.seed=0"], ["rounds=2"], "of one seed, and so of the same noise"),
+        (["partitioner.seed=0"], ["seed=1", "partitioner.seed=1"], "not the same records"),
+        (
+            ["partitioner.seed=0"],
+            ["seed=1", "partitioner.seed=0", "dp.delta=1e-6"],
+            "several deltas",
+        ),
+        (["dataset=synthetic", "partitioner=natural"], ["seed=1"], "not the same records"),
+    ],
+)
+def test_runs_whose_epsilons_do_not_add_up_have_none(own, others, says: str) -> None:
+    model = ["model=linear_regression"] if "dataset=synthetic" in own else []
+    words = [*REAL, "rounds=1", "dp=cdp", *own, *model]
+    if model:
+        words = [word for word in words if not word.startswith("partitioner.clients")]
+    runs = [dpfl.run(*words, quiet=True)[0], dpfl.run(*words, *others, quiet=True)[0]]
+    with pytest.raises(dpfl.ConfigError, match=says):
+        dpfl.account(runs)
+
+
+def test_secret_noise_is_its_own_in_every_run() -> None:
+    words = [*REAL, "dp=cdp", "dp.noise=secret", "mechanism.noise_multiplier=2", "algorithm=fedavg"]
+    runs = [dpfl.run(*words, f"rounds={rounds}", quiet=True)[0] for rounds in (1, 2)]
+    assert set(dpfl.account(runs).releases) == {3}
 
 
 def test_a_ledger_its_prices_and_the_noise_for_a_target() -> None:
