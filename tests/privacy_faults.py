@@ -27,6 +27,8 @@ MARKS = "privacy/test_client_values.py"
 ENDS = "privacy/test_end_of_a_run.py"
 COHORTS = "simulation/test_participation.py"
 CHECKS = "simulation/test_conformance.py"
+DOOR = "privacy/test_door.py"
+PRICES = "cli/test_python.py"
 BATCHES = "privacy/test_poisson_batches.py"
 DATA_PLUGINS = "privacy/test_data_plugins.py"
 MENDS = [
@@ -339,8 +341,8 @@ MENDS = [
     Fault(
         "privacy checks: a model counts as tried with methods that nobody tried it with",
         "simulation/checked.py",
-        'sorted(plan.algorithm.target.needs) if group == "model" else []',
-        "[]",
+        "if need in {None, *method.target.needs}",
+        "if need is None",
         f"{DATA_PLUGINS}::test_a_model_is_tried_with_what_methods_need_of_it",
     ),
     Fault(
@@ -496,5 +498,54 @@ MENDS = [
         "for axis in (0, 2, 3) if",
         "for axis in (0, 2) if",
         f"{CHECKS}::test_noise_that_only_looks_as_priced_is_found",
+    ),
+    Fault(
+        "privacy together: a round of two runs is of one cohort",
+        "privacy/ledger.py",
+        "tuple(before + number for number in entry.rounds)",
+        "tuple(number for number in entry.rounds)",
+        f"{PRICES}::test_runs_on_the_same_data_have_a_price_together",
+    ),
+    Fault(
+        "privacy together: runs of one seed have noise of their own",
+        "cli/pricing.py",
+        'if record.result["config"]["dp"]["noise"] == "secret":',
+        "if True:",
+        f"{PRICES}::test_runs_whose_epsilons_do_not_add_up_have_none",
+    ),
+    Fault(
+        "privacy together: runs of other records add up",
+        "cli/pricing.py",
+        "if of(record) != of(first):",
+        "if False:",
+        f"{PRICES}::test_runs_whose_epsilons_do_not_add_up_have_none",
+    ),
+    Fault(
+        "privacy checks: a model counts as tried on batches that nobody drew",
+        "simulation/checked.py",
+        "batched = any(size is not None for size in batch_sizes(method).values())",
+        "batched = False",
+        f"{DATA_PLUGINS}::test_a_model_is_tried_with_what_methods_need_of_it",
+    ),
+    Fault(
+        "privacy noise: a release may change its length, and repeat noise",
+        "privacy/ledger.py",
+        "if self.length != length or not all(",
+        "if not all(",
+        f"{DOOR}::test_a_release_keeps_its_length",
+    ),
+    Fault(
+        "privacy noise: a release may change its length after an interrupt",
+        "privacy/ledger.py",
+        "one.count <= most * one.floats / length <= most * one.count for one in known",
+        "True for one in known",
+        f"{DOOR}::test_a_release_keeps_its_length",
+    ),
+    Fault(
+        "privacy checks: runs of one mechanism have one noise",
+        "cli/check.py",
+        'noise * (1 + run["seed"] % 3)',
+        "noise",
+        f"{CHECKS}::test_a_faulty_mechanism_is_told",
     ),
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpfl_cli.cli.pricing import noise_of
 from dpfl_cli.cli.tables import print_table
 from dpfl_cli.config.component import Component, components, lookup
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -22,14 +23,6 @@ EXIT_REFUSED, EXIT_FAILED = 2, 3
 LOG = logging.getLogger("dpfl")
 # how a run is protected, by trust model; records under local trust by dp=record
 CHOICES = {"local": "ldp", "central": "cdp", "secure_aggregation": "secure_aggregation"}
-# who needs what a model may provide, and its gradients
-USERS = {
-    None: ("fedavg", "central", "client"),
-    "damped_solve": ("fednew", "central", "client"),
-    "covariance": ("fedfc", "central", "client"),
-    "clipped_gradient": ("fedavg_record", "local", "record"),
-    "squared_gradient_norms": ("adaptdp", "local", "record"),
-}
 CLIENTS, RECORDS = 6, 24
 SMALL = [  # a method is tried on so much, where no data are named
     "rounds=3",
@@ -112,6 +105,8 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     """The ways in which a component is run: under every trust model that it is defined for, or as
     overrides say.
     """
+    from dpfl_cli.simulation.checked import USERS, batch_options
+
     group, target, name = component.group, component.target, component.name
     given = [word for word in overrides if word.startswith("dp=")]
     own = [f"{group}={name}"]
@@ -129,7 +124,7 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
         trusts = {("fedavg", trust, "client") for trust in target.trusts - {"none"}}
         own += _level(component, overrides)
     else:
-        trusts = {one for need, one in USERS.items() if need in {None, *target.provides}}
+        trusts = {one for one, need in USERS.items() if need in {None, *target.provides}}
     for method, trust, unit in sorted(trusts)[: 1 if given else None]:
         of_records = unit == "record"
         protected = [
@@ -139,6 +134,10 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
         label = f"{name} ({method})" if own else name
         words = (f"algorithm={method}", *([] if given else protected), *own, *overrides)
         yield Case(component, f"{label} {(given or protected)[0]}", words)
+        batches = [f"algorithm.{option}=" for option in batch_options(method)]
+        if group == "model" and batches and not any(map("".join(overrides).count, batches)):
+            again = tuple(f"{option}2" for option in batches)
+            yield Case(component, f"{label} {' '.join(again)}", (*words, *again))
 
 
 def _level(component: Component, overrides: Sequence[str]) -> list[str]:
@@ -241,7 +240,11 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
             )
     if proof_gap(plan) is not None:
         config = claim
-    plans = make_plans([with_values(config, {"seed": seed}) for seed in range(SEEDS)])
+    runs: list[dict[str, float]] = [{"seed": seed} for seed in range(SEEDS)]
+    ((key, noise),) = noise_of(plan).items() or [("", None)]
+    if plan.mechanism.plugin and isinstance(noise, float):  # runs of a stack may differ in it
+        runs = [run | {key: noise * (1 + run["seed"] % 3)} for run in runs]
+    plans = make_plans([with_values(config, run) for run in runs])
     # runs of an own method may mix in later rounds, after a warm-up, say
     more = [with_values(config, {"seed": seed, "rounds": LONGER}) for seed in (0, 1)]
     longer = make_plans(more) if plan.algorithm.plugin and not own else []

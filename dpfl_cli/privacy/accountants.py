@@ -135,7 +135,7 @@ class Accountant(ABC):
                 replace(one, law="full", rate=None, rounds=None) if self.misses(one) else one
                 for one in entries
             ]
-        return self._epsilon(entries, delta)
+        return float(self._epsilon(entries, delta))
 
     @abstractmethod
     def _epsilon(self, entries: Entries, delta: float) -> float:

@@ -9,7 +9,7 @@ time is one entry with an array of noise multipliers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -218,6 +218,24 @@ class Ledger:
         return cls(tuple(LedgerEntry.from_json(value) for value in values))
 
 
+def together(ledgers: Mapping[str, Ledger]) -> Ledger:
+    """What runs on the same data released, as one ledger.
+
+    Args:
+      ledgers: by the name of the run, which comes before the names of its releases. Noise, and what
+        clients and batches are drawn, are independent of the others'.
+    """
+    entries, before = list[LedgerEntry](), 0
+    for run, ledger in ledgers.items():
+        for entry in ledger.entries:
+            group = f"{run} {entry.group}" if entry.group else ""
+            # a round of another run has a cohort of its own
+            rounds = entry.rounds and tuple(before + number for number in entry.rounds)
+            entries.append(replace(entry, name=f"{run} {entry.name}", group=group, rounds=rounds))
+        before = max([before, *(number for one in entries for number in one.rounds or ())])
+    return Ledger(tuple(entries))
+
+
 @dataclass
 class ReleaseLog:
     """The releases of one name in a batch of R runs over at most T rounds.
@@ -226,6 +244,7 @@ class ReleaseLog:
       entry: the release with count 1, but for the numbers of single runs.
       parameters: [R, T] the noise multiplier or pure epsilon of every round.
       one_message: whether the releases of a round are sent as one message.
+      length: how many numbers a contribution has; None before the first.
       counts: [R, T] how many were made in every round.
       floats: [R] how many numbers each client sent.
       latest: [R] the last round with a release.
@@ -234,6 +253,7 @@ class ReleaseLog:
     entry: LedgerEntry
     parameters: np.ndarray
     one_message: bool = False
+    length: int | None = None
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(self.parameters.shape, np.int32)
@@ -246,6 +266,27 @@ class ReleaseLog:
         """[R] the parameters of these rounds, and how many releases were made in them."""
         at = self._runs, rounds - 1
         return self.parameters[at], self.counts[at]
+
+    def check_length(self, length: int, per_round: int, started: Iterable[Ledger]) -> None:
+        """A PrivacyError where contributions had other lengths before: draws are told apart by
+        their name and number alone, so that a shorter one would be a piece of a longer one's noise.
+
+        Args:
+          per_round: how often the release is made in a round, at most.
+          started: what the runs had released before they went on.
+        """
+        known = list[LedgerEntry]()
+        if self.length is None:
+            self.length = length
+            known = [one for own in started for one in own.entries if one.name == self.entry.name]
+        most = per_round if self.one_message else 1  # releases that are sent as one
+        if self.length != length or not all(
+            one.count <= most * one.floats / length <= most * one.count for one in known
+        ):
+            raise PrivacyError(
+                f"release '{self.entry.name}' has {length} numbers, and had another length before: "
+                "noise would be used twice; declare a release of its own for each length"
+            )
 
     def charge(self, rounds: np.ndarray, charged: np.ndarray, largest: Tensor, size: int) -> None:
         """One release, for the runs of the mask `charged` [R].

@@ -119,3 +119,18 @@ def record_heuristic(
 def rounded_up(value: float, decimals: int) -> float:
     """The value rounded up, as an epsilon has to be; but for what floating-point numbers lack."""
     return math.ceil(value * 10**decimals * (1 - 1e-12)) / 10**decimals
+
+
+def epsilon_number(value: float | None, decimals: int = 4) -> str:
+    """An epsilon to 4 decimals, rounded up; from a million on, where it says no more than that, and
+    below a thousandth as a power of ten.
+
+    >>> epsilon_number(15.658124), epsilon_number(500004264889.8), epsilon_number(1e-6)
+    ('15.6582', '5.0001e+11', '1.0000e-06')
+    """
+    if value is None or not math.isfinite(value):
+        return "none" if value is None else str(value)
+    if value == 0 or 1e-3 <= value < 1e6:
+        return f"{rounded_up(value, decimals):.{decimals}f}"
+    up = rounded_up(value, decimals - math.floor(math.log10(value)))
+    return f"{up:.{decimals}e}"

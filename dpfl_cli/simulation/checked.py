@@ -6,15 +6,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dpfl_cli.config.component import RECORDS, lookup
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.data.files import write_atomically
-from dpfl_cli.simulation.run_plan import Options, Plan
+from dpfl_cli.simulation.run_plan import Choice, Options, Plan
 from dpfl_cli.simulation.stack import shape_of
 from dpfl_cli.simulation.store import json_text
 
 UNMEASURED = "not measured"  # as the result of a check
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
+# methods, and how they protect, that try a model: those that need what it provides, and gradients
+USERS = {
+    ("fedavg", "central", "client"): None,
+    ("scaffold", "central", "client"): None,
+    ("fednew", "central", "client"): "damped_solve",
+    ("fedfc", "central", "client"): "covariance",
+    ("fedavg_record", "local", "record"): "clipped_gradient",
+    ("adaptdp", "local", "record"): "squared_gradient_norms",
+}
 
 
 def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
@@ -22,7 +32,9 @@ def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
     of what its method needs of it.
     """
     found = _known(plan, group) | dict.fromkeys(_ways(plan, group), rows)
-    write_atomically(_file(plan, group), json_text(found).encode())
+    component = getattr(plan, group).component
+    path = _file(group, component.name, component.revision)
+    write_atomically(path, json_text(found).encode())
 
 
 def passed(rows: list[Options]) -> bool:
@@ -39,6 +51,23 @@ def failed_check(plan: Plan) -> str | None:
         and not all(passed(_known(plan, group).get(way, [])) for way in _ways(plan, group))
     ]
     return "; ".join(dict.fromkeys(failed)) or None
+
+
+def failed_since(config: Options) -> list[str]:
+    """Lines on a finished run's plugins of which a check has failed, in whatever way it was: the
+    run's own guarantee was written before.
+
+    Args:
+      config: the run's.
+    """
+    return [
+        f"{group}={config[group]['name']}: dpfl check of the file as it was has FAILED (in one way "
+        "of running it at least)"
+        for group in CHECKED
+        if not all(
+            map(passed, _noted(group, config[group]["name"], config[group]["revision"]).values())
+        )
+    ]
 
 
 def unchecked(plan: Plan) -> str | None:
@@ -61,6 +90,8 @@ def unchecked(plan: Plan) -> str | None:
             ]
             if group == "model" and not plan.algorithm.plugin:
                 again += f" algorithm={plan.algorithm.name}"
+                sizes = batch_sizes(plan.algorithm).items()
+                own += [f"algorithm.{name}={size}" for name, size in sizes if size is not None]
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
@@ -73,19 +104,41 @@ def unchecked(plan: Plan) -> str | None:
 
 def _ways(plan: Plan, group: str) -> list[str]:
     """How a plan uses a component: its settings, but for numbers, under which the same code runs
-    while they keep their sign; what is protected, and where a method is used, from whom, and
-    whether clients are drawn; of a model each thing that the method needs beside gradients.
+    while they keep their sign; where a method is used, what is protected and from whom, and
+    whether clients are drawn; of a model that, which method uses it, and whether on batches. Where
+    a method is a plugin's, a model is to be tried by all that need no more than it.
     """
-    choice = getattr(plan, group)
+    choice, method = getattr(plan, group), plan.algorithm
     signs = {
         name: _kind(getattr(choice.settings, name)) for name in type(choice.settings).model_fields
     }
-    way: list[Any] = [shape_of(choice) | signs, plan.dp.unit]
+    way: list[Any] = [shape_of(choice) | signs]
+    drawn = [plan.participation.name] if plan.sampling is not None else []
     if group == "algorithm":
-        drawn = [plan.participation.name] if plan.sampling is not None else []
-        return [canonical_json([*way, plan.dp.trust, *drawn])]
-    needs = sorted(plan.algorithm.target.needs) if group == "model" else []
-    return [canonical_json([*way, need]) for need in needs or [None]]
+        return [canonical_json([*way, plan.dp.unit, plan.dp.trust, *drawn])]
+    if group == "mechanism":
+        return [canonical_json([*way, plan.dp.unit])]
+    batched = any(size is not None for size in batch_sizes(method).values())
+    uses: list[tuple[str, str, bool]] = [(method.name, plan.dp.unit, batched)]
+    if method.plugin:
+        uses = [
+            (name, unit, batches)
+            for (name, _, unit), need in USERS.items()
+            if need in {None, *method.target.needs}
+            for batches in (False, True)[: 1 + bool(batch_options(name))]
+        ]
+    return [canonical_json([*way, *use, *drawn]) for use in uses]
+
+
+def batch_options(method: str) -> list[str]:
+    """The options of a method that say how many records a batch has."""
+    fields = lookup("algorithm", method).settings.model_fields
+    return [name for name, field in fields.items() if RECORDS in field.metadata]
+
+
+def batch_sizes(method: Choice) -> Options:
+    """The values of these options; None where no batches are drawn."""
+    return {name: getattr(method.settings, name) for name in batch_options(method.name)}
 
 
 def _kind(value: Any) -> Any:
@@ -101,17 +154,21 @@ def _rows(plan: Plan, group: str) -> list[Options] | None:
 
 
 def _known(plan: Plan, group: str) -> Options:
+    component = getattr(plan, group).component
+    return _noted(group, component.name, component.revision)
+
+
+def _noted(group: str, name: str, revision: Any) -> Options:
     """way -> the rows of its check, of a component's file as it is: its revision ends in the hash
     of its file.
     """
     try:
-        found = json.loads(_file(plan, group).read_text())
+        found = json.loads(_file(group, name, revision).read_text())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _file(plan: Plan, group: str) -> Path:
-    component = getattr(plan, group).component
-    _, _, digest = str(component.revision).partition("+")
-    return outputs_dir() / "checks" / f"{group}-{component.name}-{digest}.json"
+def _file(group: str, name: str, revision: Any) -> Path:
+    _, _, digest = str(revision).partition("+")
+    return outputs_dir() / "checks" / f"{group}-{name}-{digest}.json"

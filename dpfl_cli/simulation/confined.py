@@ -69,11 +69,13 @@ class PluginMemory:
 
 
 def own_attributes(made: object) -> dict[str, Any]:
-    """A method's attributes; what it computes once from its settings is none."""
+    """A method's attributes, and those of its settings; what is computed of these once is none."""
+    parts = {"": made, "hyper.": getattr(made, "hyper", None)}
     return {
-        name: sketch(value)
-        for name, value in vars(made).items()
-        if not isinstance(inspect.getattr_static(type(made), name, None), cached_property)
+        f"{place}{name}": sketch(value)
+        for place, part in parts.items()
+        for name, value in getattr(part, "__dict__", {}).items()
+        if not isinstance(inspect.getattr_static(type(part), name, None), cached_property)
     }
 
 

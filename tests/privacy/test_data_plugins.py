@@ -4,6 +4,7 @@ refused, or listed beside it; and where clients meet in a model, `dpfl check` fi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import torch
 
 import dpfl_cli as dpfl
 import dpfl_cli.config.component as component_module
-from dpfl_cli.cli.check import checked
+from dpfl_cli.cli.check import cases, checked
+from dpfl_cli.config.component import lookup
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
@@ -24,6 +26,7 @@ from dpfl_cli.models.cnn import CnnObjective
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.simulation.checked import _ways
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.conformance import Kit
 from dpfl_cli.simulation.member import Member
@@ -230,6 +233,8 @@ def test_what_a_network_took_from_the_data_is_not_in_its_beginning(tmp_path: Pat
 
 POOLED = """
 import torch
+from dpfl_cli.algorithms.api import algorithm
+from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.config.component import component
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.privacy.client_values import client_values, opened
@@ -248,6 +253,11 @@ class Pooled(LinearRegression):
             matrix = x.T @ x / len(x) + damping[run] * torch.eye(x.shape[1], dtype=torch.float64)
             found.append(torch.linalg.solve(matrix, sides[run].T).T)
         return client_values(torch.stack(found))
+
+
+@algorithm("needy", revision=1, paper="none", unit="client", needs={"damped_solve"})
+class Needy(FedAvg):
+    pass
 """
 
 
@@ -270,6 +280,17 @@ def test_a_model_is_tried_with_what_methods_need_of_it(
     checked("fedavg", ["dp=cdp", "model=hurried"])
     assert "check" not in said(*fedavg, "model.loss_factor=0.7")
     assert f"{file} algorithm=fednew" in said(*fednew)  # its solves were not looked at
+    other = said("algorithm=fedavg", "dp=cdp", "algorithm.batch_size=2")
+    assert f"{file} algorithm=fedavg algorithm.batch_size=2" in other
+    assert f"{file} algorithm=scaffold" in said("algorithm=scaffold", "dp=cdp")  # drifts
+    tried = [case.label for case in cases(lookup("model", "hurried"))]
+    assert len(tried) == len({*tried}) == 10
+    assert sum("batch_size=2" in label for label in tried) == 4
+    sizes = [f"algorithm.{name}=1" for name in ("local_steps", "local_lr", "clip_norm")]
+    needy = ["dp=cdp", "dp.mode=paper", *sizes, "algorithm.batch_size=null"]
+    own = make_plan(compose_config([*SMALL[:-1], "model=hurried", "algorithm=needy", *needy]))
+    methods = [json.loads(way)[1] for way in _ways(own, "model")]  # that try a model for it
+    assert sorted(methods) == ["fedavg", "fedavg", "fednew", "scaffold", "scaffold"]
     assert f"{file} algorithm=fedavg model.robust=1.0" in said(*fedavg, "model.robust=1")
     checked(str(file), ["algorithm=fedavg_record", "dp=record", "dp.mode=paper"])
     recorded = ["algorithm=fedavg_record", "dp=record", "dp.mode=paper"]

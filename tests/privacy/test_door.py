@@ -23,6 +23,7 @@ from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import clip, squared_norms
 from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, client_values, opened, shown
 from dpfl_cli.privacy.diagnostics import update_diagnostics
+from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.releases import ReleaseSpec
 
 NAMES = ["none", "local_gaussian", "central_gaussian", "privunit"]
@@ -222,7 +223,7 @@ def test_the_plan_and_the_ledger_are_the_same_entry(build, clipped, name):
         ReleaseSpec(
             "update",
             group="round",
-            multiplier=lambda z: z * 3 / 4 if name.endswith("gaussian") else z,
+            multiplier=(lambda z: z * 3 / 4) if name.endswith("gaussian") else None,
         )
     ]
     mechanism = build(name, 4, 3, specs=specs, relation="zero_out")
@@ -232,6 +233,29 @@ def test_the_plan_and_the_ledger_are_the_same_entry(build, clipped, name):
     (written,) = mechanism._site.ledger.of_run(0).entries
     known = {**vars(written), "sensitivity": None}
     assert {**known, "floats": 0} == vars(planned)  # what was sent is counted, not planned
+
+
+@pytest.mark.parametrize("one_message", [False, True])
+def test_a_release_keeps_its_length(build, clipped, one_message: bool) -> None:
+    """Draws are addressed by name and number: 3 numbers in round 4 are half of the 6 of round 2;
+    also where a run went on after an interrupt.
+    """
+    specs = [ReleaseSpec("part", shape="matrix", per_round=2, one_message=one_message)]
+
+    def mechanism(*ledgers: Ledger) -> Any:
+        made = build("central_gaussian", 4, 6, specs=specs)
+        made._site.ledger.started = ledgers or made._site.ledger.started
+        return made
+
+    first = mechanism()
+    for number in (1, 1, 2):
+        first.release("part", clipped(updates(1, 4, 6)), np.array([number]))
+    for later in (first, mechanism(first._site.ledger.of_run(0))):
+        with pytest.raises(PrivacyError, match="'part' has 3 numbers, and had another length"):
+            later.release("part", clipped(updates(1, 4, 3)), np.array([3]))
+    again = mechanism(first._site.ledger.of_run(0))
+    again.release("part", clipped(updates(1, 4, 6)), np.array([3]))
+    assert again._site.ledger.of_run(0).releases == 4
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,14 +18,21 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpfl_cli.cli.tables import epsilon_number, epsilon_text, is_nominal
+from dpfl_cli.cli.tables import epsilon_text, is_nominal
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.accountants import accountant, price, price_all
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.gaussian import LocalGaussian
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
-from dpfl_cli.privacy.nominal import lemma1, proved_from, record_heuristic, why_nominal, zcdp_v
+from dpfl_cli.privacy.nominal import (
+    epsilon_number,
+    lemma1,
+    proved_from,
+    record_heuristic,
+    why_nominal,
+    zcdp_v,
+)
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 from dpfl_cli.privacy.views import mean_alone
 from dpfl_cli.simulation.execute import run_members

@@ -224,10 +224,13 @@ class Faulty(CentralGaussian):
     def _noisy(self, call, mean, std):
         {BODY}
 """
+OF_OTHERS = "the noise of the first run in all of a stack"
 MECHANISM_FAULTS = {
     "less noise than is priced": "return super()._noisy(call, mean, 0.9 * std)",
     "the same noise in every round": "still = call._replace(address=0 * call.address); "
     "return super()._noisy(still, mean, std)",
+    OF_OTHERS: "first = std[:1].expand(len(std), *std.shape[1:]); "
+    "return super()._noisy(call, mean, first)",
     "a normaliser in which neighbours differ": "values = call.values.checked(); found = super()."
     "_noisy(call, mean, std); there = (values.abs().sum(2) > 0).sum(1, keepdim=True); "
     "return found - values.mean(1) + values.sum(1) / there.clamp(min=1)",
@@ -368,7 +371,8 @@ def test_a_faulty_mechanism_is_told(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = MECHANISM.replace("{BODY}", MECHANISM_FAULTS[what])
-    assert failed_checks(source, tmp_path, monkeypatch) == {"noise"}
+    told = {"noise"} | ({"influence"} if what == OF_OTHERS else set())
+    assert failed_checks(source, tmp_path, monkeypatch) == told
 
 
 @pytest.mark.parametrize("what", MODEL_FAULTS)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.cli.outcomes import report_outcomes
-from dpfl_cli.cli.tables import epsilon_number, epsilon_text
+from dpfl_cli.cli.tables import epsilon_text
 from dpfl_cli.config.component import components
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import DataError
@@ -28,6 +28,7 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.gaussian import SharedGaussian
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.mechanism import Mechanism
+from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.privacy.views import against, coalitions, collusion
 from dpfl_cli.simulation.execute import execute, run_members
