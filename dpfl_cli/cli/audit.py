@@ -68,7 +68,8 @@ def audited(plan: "Plan", canaries: int, confidence: float, quiet: bool) -> "tup
 
 
 def execute(args: argparse.Namespace) -> int:
-    from dpfl_cli.cli.tables import epsilon_number, epsilon_text
+    from dpfl_cli.cli.tables import epsilon_text
+    from dpfl_cli.privacy.nominal import epsilon_number
     from dpfl_cli.simulation.audit import SURE
     from dpfl_cli.simulation.results import privacy_report
 

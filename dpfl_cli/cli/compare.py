@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dpfl_cli.cli.cautions import cautions
 from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.selection import (
     CHOICES,
     order,
     repetitions,
-    row_of,
     settings_of,
     short_names,
+    shown_row,
     varying,
 )
 from dpfl_cli.cli.tables import (
@@ -166,7 +167,9 @@ def print_pivot(
     chosen = "epsilon" if metric == "epsilon" else metric_of(records, metric)
     cells = _cells(records, [*rows, *cols], chosen)
     if form == "csv":
-        cells.drop(columns="text").to_csv(sys.stdout)
+        cells = cells.drop(columns="text").rename(columns={"privacy": "epsilon_spent"})
+        cells.insert(0, "metric", chosen)
+        cells.to_csv(sys.stdout)
         return
     wide = cells["text"].unstack(list(cols), fill_value="", sort=False)
     wide = wide[sorted(wide, key=_in_order)]
@@ -177,13 +180,13 @@ def print_pivot(
     over = f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
     title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over {over}"
     spent = epsilons_of([record.result["privacy"] for record in records])
-    notes = [f"epsilon {spent}", *privacy_of(records)]
+    notes = [f"epsilon {spent}", *privacy_of(records), *cautions(records)]
     if form == "latex":
         latex = pd.DataFrame(lines, columns=header).to_latex(index=False, escape=True)
         latex = latex.replace("±", "$\\pm$")
         print("\n".join([f"% {line}" for line in (title, *notes)] + [latex]), end="")
     elif form == "markdown":
-        print("\n".join([markdown(header, lines), "", *notes]))
+        print("\n".join([title, "", markdown(header, lines), "", *notes]))
     else:
         print_table(header, lines, title)
         print("\n".join(notes))
@@ -195,7 +198,7 @@ def _in_order(column: Any) -> list[Any]:
 
 def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:
     """By the values of some keys as they are written: mean, std (ddof 1), seeds and text."""
-    found = [(record, row_of(record)) for record in records]
+    found = [(record, shown_row(record)) for record in records]
     known = {key for _, row in found for key in row}
     for key in keys:
         if key not in known:

@@ -2,22 +2,20 @@
 
 import sys
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
+from dpfl_cli.cli.cautions import cautions
 from dpfl_cli.cli.tables import (
     collusion_text,
-    epsilon_number,
     print_results,
     print_table,
     wide_console,
 )
-from dpfl_cli.config.component import UNLIMITED
+from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.store import MODEL
 
 EXIT_RUNS_FAILED = 3
-LOSSES = ("relative_distance", "train_loss")  # the first that a run has is looked at
 SETTINGS_SAID = 4  # of a grid, each with a line of its own
 
 
@@ -64,8 +62,14 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
             f"Under the paper's convention ({stated['convention']}) epsilon is "
             f"{epsilon_number(stated['value'])}."
         )
-    beside = _of_today, _dealt, _repairs, _worse, _limits
-    return [*lines, *(line for told in beside for line in told(outcomes)), *_collusions(results)]
+    records = list({outcome.record.id: outcome.record for outcome in outcomes}.values())
+    return [
+        *lines,
+        *_of_today(outcomes),
+        *_dealt(outcomes),
+        *cautions(records),
+        *_collusions(results),
+    ]
 
 
 def _of_today(outcomes: Sequence[Outcome]) -> list[str]:
@@ -103,65 +107,6 @@ def _dealt(outcomes: Sequence[Outcome]) -> list[str]:
                 f"them anew to {one.plan.clients:,} others (partitioner=natural keeps theirs)."
             )
     return [*dict.fromkeys(lines)][:SETTINGS_SAID]
-
-
-def _limits(outcomes: Sequence[Outcome]) -> list[str]:
-    """That methods which are compared have unlike limits (clip norms), which may decide between
-    them.
-    """
-    found: dict[str, dict[str, set[float]]] = {}
-    for one in outcomes:
-        settings = one.plan.algorithm.settings
-        for name, field in type(settings).model_fields.items():
-            if UNLIMITED in field.metadata and (limit := getattr(settings, name)) is not None:
-                found.setdefault(name, {}).setdefault(one.plan.algorithm.name, set()).add(limit)
-    lines = []
-    for name, limits in found.items():
-        if len({frozenset(values) for values in limits.values()}) > 1:
-            each = (
-                f"{' '.join(f'{value:g}' for value in sorted(values))} of {method}"
-                for method, values in limits.items()
-            )
-            lines.append(f"Methods differ in algorithm.{name}: {', '.join(each)}.")
-    return lines
-
-
-def _repairs(outcomes: Sequence[Outcome]) -> list[str]:
-    """That updates counted as zero because they were not finite: such a run ends like any other."""
-    runs = {outcome.record.id: outcome.record for outcome in outcomes}
-    mended = sum(any(row.get("repaired", 0) > 0 for row in record.rows) for record in runs.values())
-    if not mended:
-        return []
-    which = "This run" if len(runs) == 1 else f"{mended} of {len(runs)} runs"
-    return [
-        f"{which} replaced updates that were not finite by zero, seen at evaluated rounds "
-        "(column repaired of metrics.csv)."
-    ]
-
-
-def _worse(outcomes: Sequence[Outcome]) -> list[str]:
-    """That private runs ended further from what they look for than they began, as they do where
-    noise is too large: nothing else says so beside one number.
-    """
-    done = {one.record.id: one.record for one in outcomes if one.status == "done"}
-    private = [one for one in done.values() if one.result["privacy"]["trust"] != "none"]
-    ways: dict[str, list[tuple[float, float]]] = {}  # by the first of LOSSES that a run has
-    for rows in (record.rows for record in private if record.rows):
-        name = next((one for one in LOSSES if one in rows[0]), None)
-        if name and rows[0]["round"] == 0:
-            last = rows[-1].get(name, inf)  # no cell: not finite
-            ways.setdefault(name, []).append((rows[0][name], last))
-    lines = []
-    for name, both in ways.items():
-        worse = [(first, last) for first, last in both if last > first]
-        if worse:
-            first, last = max(worse, key=lambda way: way[1] - way[0])
-            which = "" if len(both) == 1 else f" in {len(worse)} of {len(both)} runs"
-            lines.append(
-                f"{name} ends above where it began{which} ({first:.4g}, then {last:.4g}): too much "
-                "noise, or too large steps."
-            )
-    return lines
 
 
 def _collusions(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -3,6 +3,7 @@ runs apart: their settings, the presets that they follow, and which differ by th
 """
 
 import json
+import logging
 import math
 import operator
 import re
@@ -18,8 +19,10 @@ import yaml
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
 from dpfl_cli.config.identity import canonical_json, flat, text_of
 from dpfl_cli.config.options import component_names, documented, option_files, parameters
+from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
+LOG = logging.getLogger("dpfl")
 CHOICES = ("algorithm", "dp", "dataset")  # what a table of runs always shows
 STATED = ("dp.unit", "dp.relation")  # of what an epsilon means: shown wherever they differ
 QUIET = (".revision", ".sha256")  # how keys end that are shown only where nothing else differs
@@ -59,6 +62,16 @@ def row_of(record: RunRecord) -> dict[str, Any]:
         "guarantee": result["privacy"]["guarantee"],
         "status": record.status,
     }
+
+
+def shown_row(record: RunRecord) -> dict[str, Any]:
+    """`row_of`, with an epsilon as tables print it, by which runs are asked for and put together:
+    3.9999982 is 4.
+    """
+    row = row_of(record)
+    if row["epsilon"] is not None:
+        row["epsilon"] = float(epsilon_number(row["epsilon"]))
+    return row
 
 
 def chosen(store: RunStore, names: Sequence[str]) -> list[RunRecord]:
@@ -120,7 +133,7 @@ def narrowed(
     """
     if not where and sort is None:
         return list(records)
-    rows = [(record, row_of(record)) for record in records]
+    rows = [(record, shown_row(record)) for record in records]
     known = {key for _, row in rows for key in row}
 
     def check(option: str, key: str) -> None:
@@ -152,6 +165,11 @@ def narrowed(
             for value in values
         }
         for value, these in kept.items():
+            if sign == "=" and several and "=" in value:
+                raise ConfigError(
+                    f"--where {condition}: {value!r} is no value; write --where (in Python another "
+                    "item of the list) for each condition"
+                )
             if sign == "=" and not any(these) and (number := _number(value)) is not None:
                 given = [row[key] for _, row in rows if isinstance(row.get(key), float)]
                 near = [one for one in given if math.isclose(one, number, rel_tol=1e-3)]
@@ -164,7 +182,18 @@ def narrowed(
                 hint = nearest(value, {text_of(row[key]) for _, row in rows if key in row})
                 if hint.startswith("did you mean"):
                     raise ConfigError(f"--where {condition}: no run has {value}; {hint}")
+            if sign == "=" and len(values) > 1 and not any(these):
+                LOG.warning("--where %s: no run has %s", condition, value)
         rows = [row for row, *these in zip(rows, *kept.values(), strict=True) if met(these)]
+        others = {text_of(row.get(key)) for _, row in rows if f"{key}.name" in row} - {*values}
+        if sign == "=" and others & {*component_names(key)} - {*component_names(key).values()}:
+            LOG.warning(
+                "--where %s: with them runs that are shown as %s; add %s!=%s to leave them out",
+                condition,
+                ", ".join(sorted(others)),
+                key,
+                ",".join(sorted(others)),
+            )
     if sort is not None:
         key = sort.removeprefix("-")
         check("--sort", key)

@@ -1,6 +1,5 @@
 """Tables of runs, and how an epsilon is written wherever one is shown."""
 
-import math
 import statistics
 import textwrap
 from collections import Counter
@@ -14,7 +13,7 @@ from rich.table import Column, Table
 
 from dpfl_cli.cli.columns import aligned
 from dpfl_cli.cli.selection import CHOICES, cell_of, repetitions, settings_of, short_names, varying
-from dpfl_cli.privacy.nominal import NOMINAL_SIGN, rounded_up
+from dpfl_cli.privacy.nominal import NOMINAL_SIGN, epsilon_number
 from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, MODEL, RunRecord
 
 # What is said once where it is equal for all runs.
@@ -67,21 +66,6 @@ def _folded(rows: Iterable[Iterable[tuple[str, str]]], width: int) -> list[str]:
 
 
 # --- epsilons -------------------------------------------------------------------------------------
-
-
-def epsilon_number(value: float | None, decimals: int = 4) -> str:
-    """An epsilon to 4 decimals, rounded up; from a million on, where it says no more than that, and
-    below a thousandth as a power of ten.
-
-    >>> epsilon_number(15.658124), epsilon_number(500004264889.8), epsilon_number(1e-6)
-    ('15.6582', '5.0001e+11', '1.0000e-06')
-    """
-    if value is None or not math.isfinite(value):
-        return "none" if value is None else str(value)
-    if value == 0 or 1e-3 <= value < 1e6:
-        return f"{rounded_up(value, decimals):.{decimals}f}"
-    up = rounded_up(value, decimals - math.floor(math.log10(value)))
-    return f"{up:.{decimals}e}"
 
 
 def is_nominal(privacy: Report) -> bool:

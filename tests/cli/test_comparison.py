@@ -129,6 +129,7 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
     assert where("dp.convention=null", "epsilon>100") == []
     assert len(where("algorithm=fedgd,fednew", "seed=0,7")) == 4
     assert len(where("algorithm!=fednew,scaffold")) == 4
+    assert len(where("epsilon=2")) == len(where("epsilon>=8")) == 4  # as printed: 1.9999993
     assert where("dp.epsilon!=2,8") == []
     found = [run["distance"] for run in listed(capsys, "--sort=-distance")]
     assert found == sorted(found, reverse=True)
@@ -138,7 +139,8 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
     for wrong in (
         ["--where", "accuracy>80"],
         ["--where", "rounds>x"],
-        ["--where", "epsilon=2"],
+        ["--where", "epsilon=2.001"],  # nearly
+        ["--where", "algorithm=fedgd,seed=0"],
         ["--where", "rounds>nan"],
         ["--where", "algorithm=fedgd,fednwe"],
         ["--sort", "accuracy"],
@@ -320,16 +322,26 @@ def test_what_a_partitioner_leaves_out_or_deals_anew_is_said(
 
 
 def test_a_method_is_found_by_the_name_it_was_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tables name a run by the preset that it equals, and `fedavg` of one whole step is `fedgd`."""
     steps = ["algorithm=fedavg", "algorithm.local_lr=1", "algorithm.local_steps=5,1", "dp=cdp"]
     dpfl(capsys, "run", "-m", *steps, *SMALL, "--quiet")
     found = listed(capsys, "--where", "algorithm=fedavg")
+    for condition, says in (
+        (
+            "algorithm=fedavg",
+            "runs that are shown as fedgd; add algorithm!=fedgd to leave them out",
+        ),
+        ("algorithm=fedgd,fedexp", "no run has fedexp"),
+    ):
+        assert main(["runs", "prune", "--where", condition]) == 0
+        assert says in capsys.readouterr().err
     assert [run["algorithm"] for run in found] == ["fedavg", "fedgd"]
     assert len(listed(capsys, "--where", "algorithm=fedgd")) == 1
     pivot = ["runs", "table", "--rows", "algorithm", "--cols", "algorithm.local_steps"]
-    (header, *_) = dpfl(capsys, *pivot, "--markdown").splitlines()
+    (title, _, header, *_) = dpfl(capsys, *pivot, "--markdown").splitlines()
+    assert title.startswith("relative_distance by algorithm.local_steps; mean ± standard deviation")
     assert header.split("|")[2:4] == [" 1 ", " 5 "]  # not in the order of their rows
     softmax = ["dataset=synthetic_alpha_beta", "model=softmax", "model.bias=true,false"]
     dpfl(capsys, "run", "-m", *softmax, "rounds=1", "dp=none", "--quiet")
@@ -342,5 +354,10 @@ def test_unlike_limits_of_methods_are_told(
     line = "Methods differ in algorithm.clip_norm: 3 of fedavg, 0.3 of fedexp."
     words = ["run", "-m", "algorithm=fedavg,fedexp", "dp=cdp", *SMALL]
     assert line in dpfl(capsys, *words)
+    table = ["runs", "table", "--rows", "algorithm", "--cols", "dp"]
+    assert line in dpfl(capsys, *table)
+    (header, row, _) = dpfl(capsys, *table, "--csv").splitlines()
+    assert header == "algorithm,dp,metric,mean,std,seeds,epsilon_spent"
+    assert row.startswith("fedavg,cdp,relative_distance,")
     assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=0.3,3")
     assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=1")

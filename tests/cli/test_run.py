@@ -22,10 +22,11 @@ import pytest
 from rich.console import Console
 
 from dpfl_cli.cli.main import COMMANDS, main
-from dpfl_cli.cli.tables import epsilon_number, print_results, print_table
+from dpfl_cli.cli.tables import print_results, print_table
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.archive import DIFFERS, TAKEN
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.plugins import load_plugins

@@ -1,0 +1,80 @@
+"""What has to be said beside numbers of runs that are compared."""
+
+from collections.abc import Sequence
+from math import inf
+
+from dpfl_cli.config.component import UNLIMITED, components
+from dpfl_cli.simulation.store import RunRecord
+
+LOSSES = ("relative_distance", "train_loss")  # the first that a run has is looked at
+
+
+def cautions(records: Sequence[RunRecord]) -> list[str]:
+    """Lines on distinct runs: those that noise, or steps, have spoilt, and unlike limits."""
+    return [*_repairs(records), *_worse(records), *_limits(records)]
+
+
+def _limits(records: Sequence[RunRecord]) -> list[str]:
+    """That methods which are compared have unlike limits (clip norms), which may decide between
+    them.
+    """
+    from dpfl_cli.simulation.plan import load_components
+
+    methods = {record.config["algorithm"]["name"] for record in records}
+    if len(methods) < 2:
+        return []
+    load_components()
+    known = components("algorithm")  # a plugin may not be there any more
+    found: dict[str, dict[str, set[float]]] = {}
+    for settings in [record.config["algorithm"] for record in records]:
+        method = settings["name"]
+        fields = known[method].settings.model_fields if method in known else {}
+        for name in [name for name, field in fields.items() if UNLIMITED in field.metadata]:
+            if settings.get(name) is not None:
+                found.setdefault(name, {}).setdefault(method, set()).add(settings[name])
+    lines = []
+    for name, limits in found.items():
+        if len({frozenset(values) for values in limits.values()}) > 1:
+            each = (
+                f"{' '.join(f'{value:g}' for value in sorted(values))} of {method}"
+                for method, values in limits.items()
+            )
+            lines.append(f"Methods differ in algorithm.{name}: {', '.join(each)}.")
+    return lines
+
+
+def _repairs(records: Sequence[RunRecord]) -> list[str]:
+    """That updates counted as zero because they were not finite: such a run ends like any other."""
+    mended = sum(any(row.get("repaired", 0) > 0 for row in record.rows) for record in records)
+    if not mended:
+        return []
+    which = "This run" if len(records) == 1 else f"{mended} of {len(records)} runs"
+    return [
+        f"{which} replaced updates that were not finite by zero, seen at evaluated rounds "
+        "(column repaired of metrics.csv)."
+    ]
+
+
+def _worse(records: Sequence[RunRecord]) -> list[str]:
+    """That private runs ended further from what they look for than they began, as they do where
+    noise is too large: nothing else says so beside one number.
+    """
+    done = [record for record in records if record.status == "done"]
+    private = [one for one in done if one.result["privacy"]["trust"] != "none"]
+    ways: dict[str, list[tuple[float, float]]] = {}  # by the first of LOSSES that a run has
+    for rows in (record.rows for record in private if record.rows):
+        name = next((one for one in LOSSES if one in rows[0]), None)
+        if name and rows[0]["round"] == 0:
+            last = rows[-1].get(name, inf)  # no cell: not finite
+            ways.setdefault(name, []).append((rows[0][name], last))
+    lines = []
+    for name, both in ways.items():
+        worse = [(first, last) for first, last in both if last > first]
+        if worse:
+            first, last = max(worse, key=lambda way: way[1] - way[0])
+            which = "" if len(both) == 1 else f" in {len(worse)} of {len(both)} runs"
+            lines.append(
+                f"{name} ends above where it began{which} ({first:.4g}, then {last:.4g}): too much "
+                "noise, or too large steps."
+            )
+    return lines
