@@ -5,6 +5,7 @@ by round.
 
 import contextlib
 import math
+import os
 import signal
 import threading
 import time
@@ -19,10 +20,12 @@ from dpfl_cli.simulation.memory import keep_freed_memory, reset_peak
 from dpfl_cli.simulation.progress import POLL, Progress
 from dpfl_cli.simulation.results import failure_reason, run_files
 from dpfl_cli.simulation.run_plan import Plan
-from dpfl_cli.simulation.signals import handled
+from dpfl_cli.simulation.signals import handled, heard
 from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
+EXIT_INTERRUPTED = 130
+PATIENCE = 3.0  # seconds in which a second interrupt is to have ended a run
 LOOK_EVERY = 0.02  # seconds between looks at members and progress
 Stop = Callable[[], bool]  # whether to stop, asked after every round
 
@@ -265,20 +268,40 @@ def _note(active: Sequence[Member]) -> str:
 
 
 @contextlib.contextmanager
-def deferred_interrupt(progress: Progress) -> Iterator[Stop]:
+def deferred_interrupt(progress: Progress, alone: bool = True) -> Iterator[Stop]:
     """Yields whether Ctrl-C was pressed or SIGTERM came (as from a cluster whose time is up), so
     that the round in flight ends and is saved; a second one stops at once.
+
+    Args:
+      alone: no other processes are to be ended. Then a second one ends this one also where a
+        compiled program, which nothing interrupts, goes on for longer than `PATIENCE`.
     """
-    stop = threading.Event()
+    stop, left = threading.Event(), threading.Event()
+    numbers = signal.SIGINT, signal.SIGTERM
+    seen, handled_before = 0, False
+
+    def hear(number: int) -> None:  # in a thread of its own
+        nonlocal seen
+        seen += number in numbers
+        if number in numbers and seen == 1:
+            stop.set()
+            progress.say("interrupted: stopping when what is done is kept (again to stop at once)")
+        elif number in numbers and alone and not left.wait(PATIENCE):
+            progress.say("stopped; the same command goes on from the last checkpoint")
+            os._exit(EXIT_INTERRUPTED)
 
     def handler(number: int, frame: object) -> None:
-        if stop.is_set():
+        nonlocal handled_before
+        if handled_before or seen > 1:
             raise KeyboardInterrupt
+        handled_before = True
         stop.set()
-        progress.say("interrupted: stopping when what is done is kept (again to stop at once)")
 
-    with handled(handler, signal.SIGINT, signal.SIGTERM):
-        yield stop.is_set
+    with heard(hear), handled(handler, *numbers):
+        try:
+            yield stop.is_set
+        finally:
+            left.set()
 
 
 # --- the engine -----------------------------------------------------------------------------------

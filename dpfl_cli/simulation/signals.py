@@ -2,8 +2,9 @@
 
 import contextlib
 import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -19,3 +20,31 @@ def handled(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+@contextlib.contextmanager
+def heard(act: Callable[[int], None]) -> Iterator[None]:
+    """Calls act(number) in a thread of its own for every signal that somebody handles: also while
+    the main thread is in a compiled program, after which its handlers are called. Only a process's
+    main thread can ask for that: in others nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def listen() -> None:
+        while number := ours.recv(1):
+            act(number[0])
+
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        theirs.close()  # ends the thread
+        listener.join()
+        ours.close()

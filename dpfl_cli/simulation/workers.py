@@ -157,7 +157,7 @@ def execute_on_workers(
                 parent=os.getpid() if local else None,
             )
             assignments.append(one)
-        with deferred_interrupt(progress) as stop:
+        with deferred_interrupt(progress, alone=False) as stop:
             ended = _attend(backend, assignments, progress, stop)
     for run_id, status, reason, cached in ended:
         record = RunRecord(run_id, store.runs / run_id)

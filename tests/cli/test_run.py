@@ -826,6 +826,22 @@ def test_interrupting_a_process_exits_130_and_loses_nothing(
     )  # written anew: what was computed since the last one is not lost
 
 
+def test_a_second_interrupt_ends_what_nothing_interrupts() -> None:
+    """A round of so many steps is one call of a compiled program, of hours."""
+    words = ["run", "rounds=2", "algorithm.local_steps=1000000000", "dp=none"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dpfl_cli.cli.main", *words], stderr=subprocess.PIPE, text=True
+    )
+    assert child.stderr is not None
+    time.sleep(8)  # it has begun, on any machine, or has not yet: both end at the second
+    for _ in range(2):
+        child.send_signal(signal.SIGINT)
+        time.sleep(1)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "goes on from the last checkpoint" in err
+
+
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
