@@ -151,7 +151,7 @@ def algorithm(
         known_names(f"algorithm={name}: away", [away] if away else [], ("stateless", "rests"))
         declared.needs = frozenset(needs)
         declared.proximal, declared.paper, declared.away = proximal, paper, away
-        if "__init__" not in vars(target):
+        if target.__init__ is object.__init__:
             declared.__init__ = _takes_hyper
         settings: type[Settings] | None = get_type_hints(target).get("hyper")
         if not (isinstance(settings, type) and issubclass(settings, Settings)):

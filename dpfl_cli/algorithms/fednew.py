@@ -55,7 +55,7 @@ Proved, by `dual`:
                 91.5 with many more).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from dpfl_cli.algorithms.api import (
     CLIPPED,
@@ -93,13 +93,6 @@ class SecondOrderSettings(Settings):
     dual: Literal["off", "own_update", "paper"] = "off"
 
 
-def start_state(objective: ClientSide, streams: Streams, dual: str) -> State:
-    """theta from the model, y = 0, and lambda_i = 0 where there are duals."""
-    model = objective.initial(streams)
-    server = {"model": model, "direction": torch.zeros_like(model)}
-    return State(server, {} if dual == "off" else {"dual": zeros_of(objective, model)})
-
-
 def auxiliary(
     at: Round, hyper: SecondOrderSettings, direction: Tensor, dual: Tensor | None
 ) -> Tensor:
@@ -129,6 +122,23 @@ def stepped(
     return State(server, {} if dual is None else {"dual": dual})
 
 
+class SecondOrder:
+    """What FedNew is at both levels: its shift, and how it starts."""
+
+    hyper: SecondOrderSettings
+
+    def __init__(self, hyper: Any) -> None:
+        self.hyper = hyper
+        # gamma; made once, for objectives on a device keep factors by the tensor
+        self._shift = hyper.damping + hyper.penalty
+
+    def init(self, objective: ClientSide, streams: Streams) -> State:
+        """theta from the model, y = 0, and lambda_i = 0 where there are duals."""
+        model, dual = objective.initial(streams), self.hyper.dual
+        server = {"model": model, "direction": torch.zeros_like(model)}
+        return State(server, {} if dual == "off" else {"dual": zeros_of(objective, model)})
+
+
 class FedNewSettings(SecondOrderSettings):
     """Settings of `fednew`."""
 
@@ -142,15 +152,10 @@ class FedNewSettings(SecondOrderSettings):
     unit="client",
     needs={"damped_solve"},
 )
-class FedNew:
+class FedNew(SecondOrder):
     """DP-FedNew: damped Newton directions, clipped as a whole and averaged."""
 
     hyper: FedNewSettings
-
-    def __init__(self, hyper: FedNewSettings) -> None:
-        self.hyper = hyper
-        # gamma; made once, for objectives on a device keep factors by the tensor
-        self._shift = hyper.damping + hyper.penalty
 
     @staticmethod
     def gaps(settings: FedNewSettings, trust: str, whole_noise: bool) -> list[str]:
@@ -183,9 +188,6 @@ class FedNew:
         if settings.dual != "paper":
             return None
         return wound_up_dual(rounds, settings.damping, settings.penalty, len(counts)), 1.0
-
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start_state(objective, streams, self.hyper.dual)
 
     def round(self, state: State, at: Round) -> RoundResult:
         hyper, objective = self.hyper, at.objective

@@ -59,7 +59,6 @@ from typing import Literal
 
 from dpfl_cli.algorithms.api import (
     Bound,
-    ClientSide,
     ConfigError,
     Positive,
     ReleaseSpec,
@@ -67,16 +66,15 @@ from dpfl_cli.algorithms.api import (
     RoundResult,
     Setup,
     State,
-    Streams,
     Tensor,
     algorithm,
     torch,
 )
 from dpfl_cli.algorithms.fednew import (
+    SecondOrder,
     SecondOrderSettings,
     auxiliary,
     dual_step,
-    start_state,
     stepped,
 )
 from dpfl_cli.privacy.diagnostics import curvature_diagnostics
@@ -112,15 +110,13 @@ class FedNewRecordSettings(SecondOrderSettings):
     unit="record",
     needs={"clipped_gradient", "damped_solve"},
 )
-class FedNewRecord:
+class FedNewRecord(SecondOrder):
     """DP-FedNew at record level: damped Newton directions of clipped gradients and curvatures."""
 
     hyper: FedNewRecordSettings
 
     def __init__(self, hyper: FedNewRecordSettings) -> None:
-        self.hyper = hyper
-        # made once, for objectives on a device keep factors by the tensor
-        self._shift = hyper.damping + hyper.penalty  # gamma
+        super().__init__(hyper)
         self._clips = _clips(hyper)
 
     @staticmethod
@@ -161,9 +157,6 @@ class FedNewRecord:
         claimed = claimed_sensitivities(clips, gamma, counts, settings.sensitivity)
         factor = moved_record(clips, gamma, counts, settings.bound_aux, claimed)
         return factor, unequal_shares(claimed) if sens_scale == "own" else 1.0
-
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start_state(objective, streams, self.hyper.dual)
 
     def round(self, state: State, at: Round) -> RoundResult:
         hyper, objective = self.hyper, at.objective

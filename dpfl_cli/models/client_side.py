@@ -9,7 +9,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.curvature import Curvature
-from dpfl_cli.models.guarded import Guarded, without_records
+from dpfl_cli.models.guarded import Guarded
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.bounded import Bounded, as_computed, scaled
 from dpfl_cli.privacy.client_values import (
@@ -317,7 +317,7 @@ class ClientSide:
         if not self.__plugin:
             return self.__objective
         if self.__common is None:
-            self.__common = Guarded(without_records(self.__objective.objective))
+            self.__common = Guarded(self.__objective.objective.blank())
         return self.__common
 
     def _per_record(

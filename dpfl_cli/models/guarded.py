@@ -28,10 +28,3 @@ class Guarded:
             raise
         except Exception as error:
             raise PrivacyError(f"{name} of the model failed: {without_values(error)}") from error
-
-
-def without_records(objective: Objective) -> Objective:
-    """The same problem for clients who hold a record of zeros each: what it computes for everybody
-    cannot be of the data.
-    """
-    return objective.blank()

@@ -27,16 +27,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.data.descent_loops import descent
-from dpfl_cli.data.programs import built, built_or_none
-from dpfl_cli.data.threads import even_parts, in_threads, usable_threads
 from dpfl_cli.privacy.separation import PUBLIC, RULES, Function, Given, Mixing, parts
 
 if TYPE_CHECKING:
@@ -52,8 +49,6 @@ __setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imo
 __iand__ __ior__ __ixor__
 """
 KEPT_STATE = "what a client keeps from round to round is in State.clients"
-PART_VALUES = 1 << 19  # values that are worked on at once; fewer wake threads too often
-FEW = 1 << 15  # values that torch computes with sooner than a compiler is imported
 V = TypeVar("V")
 READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
 
@@ -278,35 +273,13 @@ def descended(values: Tensor, rate: Tensor, *directions: Tensor) -> Tensor:
         raise PrivacyError("a step along client values of different runs or clients")
     kind, cohort = _joined(marked, "a local step")
     start, *terms = map(opened, given)
-    large = start.device.type == "cpu" and start.numel() >= FEW
-    compiled = _descent(start.dtype) if large else None
-    if compiled is None:
-        out = start - rate * reduce(torch.add, terms)
-    else:
-        out = torch.empty_like(start, memory_format=torch.contiguous_format)
-        # but for a regulariser of weight zero, which is one number for all coordinates
-        terms = [one for one in terms if one.stride(-1) or one[..., :1].any()] or terms[:1]
-        slope, *drift = [reduce(torch.add, terms[:-1]), terms[-1]] if terms[1:] else terms
-        start = start[:, :1] if start.stride(1) == 0 else start
-        sides = start, rate.reshape(len(start)), slope, drift[0] if drift else start[:0], out
-        call = partial(compiled, *[one.contiguous().numpy() for one in sides])
-        parts = even_parts(out.shape[0] * out.shape[1], -(-out.numel() // PART_VALUES))
-        in_threads([partial(call, *part) for part in parts], usable_threads())
-    return of_cohort(client_values(out, kind), cohort)
-
-
-@lru_cache
-def _descent(dtype: torch.dtype) -> Any:
-    return built_or_none(partial(_built, dtype), "steps of clients", "torch takes them, slower")
-
-
-def _built(dtype: torch.dtype) -> Any:
-    from numba import from_dtype, types  # the compiler takes its time to import
-
-    number: Any = from_dtype(torch.empty(0, dtype=dtype).numpy().dtype)
-    every = number[:, :, ::1]
-    signature = every, number[::1], every, every, every, types.int64, types.int64
-    return built(descent, "steps of clients", 2, signature)
+    # but for a regulariser of weight zero, which is one number for all coordinates
+    slope, *others = [one for one in terms if one.stride(-1) or one[..., :1].any()] or terms[:1]
+    # in place from here on: new memory costs more than these sums
+    moved = (
+        reduce(Tensor.add_, others[1:], slope + others[0]).mul_(rate) if others else rate * slope
+    )
+    return of_cohort(client_values(torch.sub(start, moved, out=moved), kind), cohort)
 
 
 def is_raw(values: Tensor) -> bool:

@@ -16,6 +16,7 @@ where that is smaller than 2 e^((j - 1) e(j)), with B(l) = E_Q (P/Q - 1)^l of th
 """
 
 import math
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -202,15 +203,13 @@ class WangRdpAccountant(Accountant):
         largest order with 2 total(a) < 2 toll / (a - 2) gives the smallest e.
         """
 
-        def fits(order: int) -> bool:
-            return order == 2 or rdp_of(entries, order, capped=False) < toll / (order - 2)
+        def exceeds(order: int) -> bool:
+            return rdp_of(entries, order, capped=False) >= toll / (order - 2)
 
-        low, high = 2, 4
-        while fits(high) and high < LARGEST_ORDER:
+        low, high = 2, 4  # the first of which does not exceed it
+        while high < LARGEST_ORDER and not exceeds(high):
             low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
+        low += bisect_left(range(low + 1, high), True, key=exceeds)
         return max(2 * rdp_of(entries, low, capped=False), 2 * toll / (low - 1))
 
     @staticmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partialmethod
 from itertools import pairwise
 from typing import Any, Literal, NoReturn
 
@@ -51,25 +52,17 @@ class Sample:
             raise ConfigError(f"{self.text}: the paper gives no number there")
         return self.paper
 
-    def _with(self, given: Sample | float, sign: str, act: Callable[[Any, Any], Any]) -> Sample:
+    def _with(self, sign: str, act: Callable[[Any, Any], Any], given: Sample | float) -> Sample:
         other = _sample(given)
         text = f"({self.text} {sign} {other.text})"
         scale = self.scale if sign in "*/" and self.scale == "log" else "linear"
         measure = f"{self.measure} / {other.measure}" if sign == "/" else self.measure
         return Sample(act(*_paired(self, other)), text, measure, scale, self.exact and other.exact)
 
-    def __add__(self, other: Sample | float) -> Sample:
-        return self._with(other, "+", operator.add)
-
-    def __sub__(self, other: Sample | float) -> Sample:
-        return self._with(other, "-", operator.sub)
-
-    def __mul__(self, other: Sample | float) -> Sample:
-        return self._with(other, "*", operator.mul)
-
-    def __truediv__(self, other: Sample | float) -> Sample:
-        return self._with(other, "/", operator.truediv)
-
+    __add__ = partialmethod(_with, "+", operator.add)
+    __sub__ = partialmethod(_with, "-", operator.sub)
+    __mul__ = partialmethod(_with, "*", operator.mul)
+    __truediv__ = partialmethod(_with, "/", operator.truediv)
     __radd__, __rmul__ = __add__, __mul__
 
     def __lt__(self, other: object) -> NoReturn:

@@ -259,9 +259,7 @@ def test_own_values_stay_own_until_they_meet_raw_ones():
     assert not is_raw(PLAIN)
 
 
-@pytest.mark.parametrize("few", [1, 1 << 15])
-def test_steps_are_the_same_compiled_and_by_torch(few, monkeypatch):
-    monkeypatch.setattr("dpfl_cli.privacy.client_values.FEW", few)
+def test_steps_are_taken_along_sums_of_directions():
     rate, slope, drift = torch.tensor([0.1, 3.0]).reshape(2, 1, 1), PLAIN.sin(), PLAIN.cos()
     steps = descended(PLAIN[:, :1].expand(-1, 3, -1), rate, own_values(slope), own_values(drift))
     expected = PLAIN[:, :1] - rate * (slope + drift)
