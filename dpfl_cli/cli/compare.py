@@ -19,6 +19,7 @@ from dpfl_cli.cli.selection import (
     repetitions,
     settings_of,
     short_names,
+    short_text,
     shown_row,
     varying,
 )
@@ -71,10 +72,12 @@ def plot_comparison(
     better = -1 if name.endswith(HIGHER) else 1
     curves.sort(key=lambda curve: better * curve[1].iloc[-1])
     shown = curves[: len(LOOKS)]
-    with canvas(6.4, 4.0 + 0.3 * len(shown)) as (figure, axis):
-        for (label, mean, spread), look in zip(shown, LOOKS, strict=False):
+    legend = [textwrap.fill(label, WIDTH) for label, *_ in shown]
+    lines = sum(1 + text.count("\n") for text in legend)
+    with canvas(6.4, 4.0 + max(0.3 * len(shown), 0.2 * lines)) as (figure, axis):
+        for (_, mean, spread), text, look in zip(shown, legend, LOOKS, strict=False):
             band = (mean - spread, mean + spread) if spread.notna().any() else ()
-            draw_curve(axis, look, textwrap.fill(label, WIDTH), mean.index, mean, *band)
+            draw_curve(axis, look, text, mean.index, mean, *band)
         sizes = pd.concat([mean.abs() for _, mean, _ in shown])
         if sizes.min() * LOG_FROM < sizes.max():
             axis.set_yscale("log")
@@ -111,11 +114,13 @@ def metric_of(records: Sequence[RunRecord], metric: str | None) -> str:
     known = list(dict.fromkeys(name for names in had for name in names))
     shared = [name for name in known if all(name in names for names in had)]
     name = metric or next((one for one in (*SHOWN, *shared) if one in shared), "")
-    if name not in known:
+    if not name:
         raise ConfigError(
-            f"--metric {name or '(none)'}: these runs do not have it in common; "
-            f"{nearest(name, shared or known)}"
+            f"these runs have no metric in common: choose runs with --where, or --metric of "
+            f"{', '.join(known)}"
         )
+    if name not in known:
+        raise ConfigError(f"--metric {name}: no run has it; {nearest(name, known)}")
     return name
 
 
@@ -138,7 +143,9 @@ def _labels(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     names = short_names(varying(settings), ["epsilon"])
     return [
         [
-            text_of(one.get(key)) if key in CHOICES else f"{name}={text_of(one.get(key))}"
+            text_of(one.get(key))
+            if key in CHOICES
+            else f"{name}={short_text(text_of(one.get(key)))}"
             for key, name in names.items()
         ]
         or [str(one["algorithm"])]
@@ -164,6 +171,7 @@ def print_pivot(
     """
     from dpfl_cli.reproduction.layout import markdown
 
+    _check_keys(records, [*rows, *cols])
     chosen = "epsilon" if metric == "epsilon" else metric_of(records, metric)
     cells = _cells(records, [*rows, *cols], chosen)
     if form == "csv":
@@ -192,6 +200,16 @@ def print_pivot(
         print("\n".join(notes))
 
 
+def _check_keys(records: Sequence[RunRecord], keys: Sequence[str]) -> None:
+    """A ConfigError where no run has one of the keys of a table, or one is named twice."""
+    known = {key for record in records for key in shown_row(record)}
+    for key in keys:
+        if key not in known:
+            raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
+        if keys.count(key) > 1:
+            raise ConfigError(f"{key}: listed twice in --rows and --cols; write it once")
+
+
 def _in_order(column: Any) -> list[Any]:
     return [order(one) for one in (column if isinstance(column, tuple) else [column])]
 
@@ -199,12 +217,6 @@ def _in_order(column: Any) -> list[Any]:
 def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:
     """By the values of some keys as they are written: mean, std (ddof 1), seeds and text."""
     found = [(record, shown_row(record)) for record in records]
-    known = {key for _, row in found for key in row}
-    for key in keys:
-        if key not in known:
-            raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
-        if keys.count(key) > 1:
-            raise ConfigError(f"{key}: listed twice in --rows and --cols; write it once")
     found.sort(key=lambda pair: [order(pair[1].get(key)) for key in keys])
     frame = pd.DataFrame(
         {

@@ -227,11 +227,11 @@ def _meets(value: Any, sign: str, wanted: str) -> bool:
     if None in sides:
         if sign[0] in "<>":
             return False
-        sides = _short(text_of(value), max(8, len(wanted))), wanted
+        sides = short_text(text_of(value), max(8, len(wanted))), wanted
     return bool(COMPARED[sign](*sides))
 
 
-def _short(text: str, digits: int = 12) -> str:
+def short_text(text: str, digits: int = 12) -> str:
     """The first digits of a SHA-256; any other text as it is."""
     return text[:digits] if re.fullmatch("[0-9a-f]{64}", text) else text
 
@@ -360,4 +360,4 @@ def short_names(keys: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str
 
 def cell_of(value: Any) -> str:
     """A config value in a table; empty where a run has none, as of another method's option."""
-    return "" if value is None else _short(text_of(value))
+    return "" if value is None else short_text(text_of(value))

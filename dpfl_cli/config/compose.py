@@ -262,7 +262,7 @@ def _said(error: Exception) -> str:
         if value.startswith(("range(", "interval(", "choice(", "glob(")):
             return f"{words}: no sweep of Hydra's; write {key}=range(3) or {key}=1,2, say"
         if key and equals and "'" not in value:
-            return f"{words}: its value has signs that mean something; write \"{key}='{value}'\""
+            return f"{words}: its value needs quotes (for its signs); write \"{key}='{value}'\""
         return f"{words}: not an override; write key=value (quote what the shell would change)"
     if isinstance(error, RecursionError):
         return "a config file holds itself (an anchor in its own value) or is too deep"

@@ -21,6 +21,7 @@ from dpfl_cli.data.sources import LARGEST, listing_sha256
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import text_table
 
+FEW = 4  # records a class has on average, where whole numbers are labels
 MISSING = ("", "na", "nan", "n/a", "nat", "null", "none")  # as R, pandas and people write it
 
 
@@ -103,6 +104,14 @@ class Arrays(Kept):
             raise DataError(
                 f"dataset.path={settings.path}: all targets are equal; classes need two labels, "
                 "and regression floats"
+            )
+        if labels is not None and labels.dtype.kind in "iu" and len(labels) * FEW > size:
+            logger.warning(
+                "dataset.path=%s: %d whole numbers as targets of %d records are that many classes; "
+                "for regression write floats (30.0)",
+                settings.path,
+                len(labels),
+                size,
             )
         everyone = len(np.unique(pool["clients"])) if "clients" in pool else 0
         if held := fraction_of(settings.test_fraction, size, f"{size} records"):
@@ -270,7 +279,7 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
             record, how = good.argmin(), "write categories as numbers, as pandas.get_dummies does"
             if "clients" not in given:
                 how += f" (dataset.clients={name} where it says whose a record is)"
-            what = "no finite number"
+            what = f"{table[name].iloc[record]!r}, no finite number,"
             if str(table[name].iloc[record]).strip().lower() in MISSING:
                 what, how = "empty", "fill it (with a mean of the records no epsilon would hold)"
             raise DataError(

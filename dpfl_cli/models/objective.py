@@ -26,7 +26,7 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 def misfit(model: str, needs: str, info: DatasetInfo, choose: str) -> ConfigError:
     """What is said where a model and a dataset do not fit."""
-    kind = f"{info.classes} classes"
+    kind = f"{info.classes} classes (whole numbers and texts are; floats are for regression)"
     if info.classes is None:
         kind = "no classes (targets are floats; whole numbers, 0 and not 0.0, or texts are classes)"
     return ConfigError(

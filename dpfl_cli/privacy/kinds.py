@@ -46,6 +46,7 @@ class Kind:
 
     name: str  # in ledgers
     label: str
+    parameter: str  # what it is, in words
     event_name: str  # as dp-accounting calls the event of one release
     useless: float  # the parameter with which a release protects nothing
 
@@ -55,6 +56,7 @@ class Gaussian(Kind):
 
     name = "gaussian"
     label = "Gaussian"
+    parameter = "noise multiplier (noise / sensitivity)"
     event_name = "GaussianDpEvent"
     useless = 0.0
 
@@ -99,6 +101,7 @@ class Pure(Kind):
 
     name = "pure"
     label = "pure-epsilon"
+    parameter = "epsilon"
     event_name = "PureDpEvent"
     useless = math.inf
 

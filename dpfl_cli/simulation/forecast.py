@@ -34,7 +34,7 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
     )
     lines.append(
         f"stacks: {len(together)} (runs in the largest {max(map(len, together))}); "
-        f"memory: at most {largest / 2**20:.3g} MiB at once, and the data"
+        f"memory: at most {_bytes(largest)} at once, and the data"
     )
     known = _seconds_per_round(store)
     kinds = [(plan.last_round, _kind(plan.config)) for plan in missing]
@@ -64,6 +64,14 @@ def _kind(config: Options) -> str:
     return canonical_json(
         [method, config["dataset"]["name"], config["partitioner"], config["model"]]
     )
+
+
+def _bytes(count: float) -> str:
+    """
+    >>> _bytes(1.67e3 * 2**20), _bytes(8.38e3 * 2**30)
+    ('1,670 MiB', '8,380 GiB')
+    """
+    return f"{count / 2**20:,.0f} MiB" if count < 2**34 else f"{count / 2**30:,.0f} GiB"
 
 
 def _duration(seconds: float) -> str:

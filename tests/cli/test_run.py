@@ -226,7 +226,7 @@ def test_no_job_begins_after_one_was_interrupted(
         (["run", "runtime=null"], "runtime=None"),
         (["run", "=1"], "=1: not an override"),
         (["audit", "cc854d875f18"], "cc854d875f18: a run, not an override; `dpfl runs show"),
-        (["run", "dataset.path=a (1).csv"], "mean something; write \"dataset.path='a (1).csv'\""),
+        (["run", "dataset.path=a (1).csv"], "(for its signs); write \"dataset.path='a (1).csv'\""),
         (["run", "seed=range(3)"], "seed=range(3): several values make a grid; add -m"),
         (["run", "-m", "seed=range(a)"], "no sweep of Hydra's; write seed=range(3) or seed=1,2"),
         (["run", "+experiment=null"], "+experiment=null: not an override"),

@@ -221,7 +221,7 @@ def test_a_table_gives_the_records_that_arrays_give(mine: str, name: str, write:
         (
             {"job": ["smith"] * 12},
             NAMED,
-            "column job is no finite number in record 0 .*get_dummies",
+            "column job is 'smith', no finite number, in record 0 .*get_dummies",
         ),
         (
             {"x1": [*FEATURES[1:, 1], None]},

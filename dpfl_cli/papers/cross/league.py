@@ -120,14 +120,15 @@ def _half(run: Run) -> dict[str, Any]:
 
 
 CHOSEN = {"best": True}
+ROUNDED = 1e-4  # points of accuracy, far less than one record: accuracies are rounded to float32
 CHECKED = {"task": "images_differ", "eps": 8.0}  # by a whole grid, with the first method
 
 
 def _rank(rows: Rows) -> float:
-    """Of a method in one cell: 1, and one more for every method that is better."""
+    """Of a method in one cell: 1, and one more for every method that is right on more records."""
     rivals, own = rows.beside(method=None), rows.value("accuracy", **CHOSEN)
     others = (rivals.value("accuracy", method=one, **CHOSEN) for one in rivals.choices("method"))
-    return 1 + sum(other > own for other in others)
+    return 1 + sum(other > own + ROUNDED for other in others)
 
 
 def _ahead(
@@ -198,13 +199,15 @@ def _league(
             ),
             *(
                 Table(
-                    f"What was the best: {TITLES[method]}",
+                    f"What was the best {' and '.join(TITLES[one] for one in named)}: "
+                    f"{TITLES[method]}",
                     ["under", "task"],
                     "eps",
-                    [f"best.{label}" for label in over if label in grids[method]],
+                    [f"best.{label}" for label in named],
                     where={"method": method},
                 )
-                for method in grids
+                for method, every_one in grids.items()
+                for named in [[label for label in over if label in every_one]]
             ),
         ],
         figures=[
@@ -267,6 +270,8 @@ SAME = (
     "Where clients differ each has as many records as the others, of classes in shares from a "
     "Dirichlet distribution (0.3).",
     "DP-FedNew has no duals, which is what is proved, and a penalty as large as its damping.",
+    "Methods that are right on as many test records share the better rank. To name Adult's larger "
+    "class always is right on 76.4 % of its test records.",
 )
 EVERYWHERE = "on all tasks at both epsilons"
 DIFFER = ("images_differ",)
