@@ -223,8 +223,9 @@ def _privacy(plans: "Sequence[Plan]") -> list[str]:
         for plan, ledger in zip(plans, ledgers, strict=True)
     }
     if len(distinct) > PRICED:
-        first, *others = {plan.dp.epsilon for plan in plans}
-        aim = "" if first is None or others else f", all for epsilon {first:g}"
+        aims = {plan.dp.epsilon: plan for plan in plans if plan.dp.trust != "none"}
+        named = [f"epsilon {one:g}" for one in sorted(filter(None, aims))]
+        aim = f", for {', '.join([*named, *['the noise that is set'] * (None in aims)])}"
         return [f"privacy: of {len(distinct)} kinds of runs{aim}; `dpfl calibrate` tells of one"]
     lines = [
         f"privacy: {plan.algorithm.name}, dp={plan.dp.name}: {line}"
