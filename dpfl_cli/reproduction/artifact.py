@@ -85,7 +85,7 @@ class Run(Checked):
     def __post_init__(self) -> None:
         if isinstance(self.overrides, str):
             try:
-                object.__setattr__(self, "overrides", _split(self.overrides))
+                object.__setattr__(self, "overrides", [*_split(self.overrides)])
             except ValueError as error:
                 raise ConfigError(f"run: overrides={self.overrides!r}: {error}") from None
         super().__post_init__()

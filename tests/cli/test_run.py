@@ -551,7 +551,9 @@ def test_a_dry_run_says_what_there_is_to_do_and_does_nothing(
     assert none == "privacy: fedexp, dp=none: nothing is private"
     grid = ["-m", f"rounds={','.join(map(str, range(1, 12)))}", *SMALL[:2]]
     out = dpfl(capsys, "run", "--dry-run", *grid)[1]
-    assert out.splitlines()[-1].startswith("privacy: of 11 kinds of runs; `dpfl calibrate`")
+    assert out.splitlines()[-1].startswith(
+        "privacy: of 11 kinds of runs, for the noise that is set; `dpfl calibrate`"
+    )
     grid = ["-m", "algorithm.clip_norm=0.1,0.3", *SMALL]  # whose releases cost the same
     assert dpfl(capsys, "run", "--dry-run", *grid)[1].splitlines()[-1:] == [privacy]
     assert dpfl(capsys, "run", "--dry-run", *grid)[1].count("privacy:") == 1

@@ -986,15 +986,18 @@ def test_a_file_of_ones_own_with_a_method_of_ones_own(
 ) -> None:
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
     path = tmp_path / "mine.py"
-    path.write_text(MINE.replace("CELL", "distance").replace("fedavg", "fedmomentum"))
-    plugin = str(Path(__file__).parents[1] / "cli/my_method.py")
+    path.write_text(MINE.replace("CELL", "distance").replace("fedavg", "apart"))
+    known = (Path(__file__).parents[1] / "cli/my_method.py").read_text()
+    own = tmp_path / "own.py"  # of a name that no other test registers
+    own.write_text(known.replace("fedmomentum", "apart"))
+    plugin = str(own)
     assert main(["reproduce", str(path), "--dry-run"]) == 2
     assert "one of your own needs --plugin FILE" in capsys.readouterr().err
     assert main(["reproduce", str(path), "--commands", "--plugin", plugin]) == 0
     assert f"dpfl run --plugin {plugin} -m" in capsys.readouterr().out
     assert main(["reproduce", str(path), "--plugin", plugin]) == 0
     page = (tmp_path / "outputs/artifacts/local/mine/quick/table.md").read_text()
-    assert "| fedmomentum |" in page
+    assert "| apart |" in page
     assert f"Made by `dpfl reproduce mine.py --plugin {plugin} scale=quick`" in page
 
 
