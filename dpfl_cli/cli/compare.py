@@ -160,20 +160,32 @@ def print_pivot(
     records: Sequence[RunRecord],
     rows: Sequence[str],
     cols: Sequence[str],
+    best: Sequence[str],
     metric: str | None,
     form: str | None,
 ) -> None:
     """Prints a metric at the end of runs, its mean and standard deviation over seeds: for a
     terminal, or as `latex`, `markdown` or `csv` (a line a cell).
 
+    Args:
+      best: keys of which a cell has the values with the best mean.
+
     Raises:
       ConfigError: no run has a key, or runs of one cell differ by more than the seed.
     """
     from dpfl_cli.reproduction.layout import markdown
 
-    _check_keys(records, [*rows, *cols])
+    _check_keys(records, [*rows, *cols, *best])
     chosen = "epsilon" if metric == "epsilon" else metric_of(records, metric)
-    cells = _cells(records, [*rows, *cols], chosen)
+    cells = _cells(records, [*rows, *cols, *best], chosen)
+    how = []
+    if best:
+        cells = _best_of(cells, [*rows, *cols], best, chosen)
+        how.append(
+            f"In brackets {', '.join(best)} with the best mean, of up to {cells['tried'].max()}: "
+            "chosen by these runs, which flatters it, and covered by no epsilon (see `dpfl account "
+            "--together`)."
+        )
     if form == "csv":
         cells = cells.drop(columns="text").rename(columns={"privacy": "epsilon_spent"})
         cells.insert(0, "metric", chosen)
@@ -188,7 +200,7 @@ def print_pivot(
     over = f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
     title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over {over}"
     spent = epsilons_of([record.result["privacy"] for record in records])
-    notes = [f"epsilon {spent}", *privacy_of(records), *cautions(records)]
+    notes = [*how, f"epsilon {spent}", *privacy_of(records), *cautions(records)]
     if form == "latex":
         latex = pd.DataFrame(lines, columns=header).to_latex(index=False, escape=True)
         latex = latex.replace("±", "$\\pm$")
@@ -207,7 +219,24 @@ def _check_keys(records: Sequence[RunRecord], keys: Sequence[str]) -> None:
         if key not in known:
             raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
         if keys.count(key) > 1:
-            raise ConfigError(f"{key}: listed twice in --rows and --cols; write it once")
+            raise ConfigError(f"{key}: listed twice in --rows, --cols and --best; write it once")
+
+
+def _best_of(
+    cells: pd.DataFrame, keys: Sequence[str], best: Sequence[str], metric: str
+) -> pd.DataFrame:
+    """By keys the one of `_cells` with the best mean, and how many were tried; those that lack a
+    run's value only where all do.
+    """
+    sign = 1 if metric.endswith(HIGHER) else -1
+    ranked = cells.assign(whole=cells["seeds"] == cells["runs"], worth=sign * cells["mean"])
+    ranked = ranked.sort_values(["whole", "worth"], ascending=False, kind="stable")
+    grouped = ranked.reset_index(list(best)).groupby(list(keys), sort=False)
+    found = grouped.head(1).drop(columns=["whole", "worth"]).assign(tried=grouped.size())
+    values = [" ".join(one) for one in found[list(best)].to_numpy().tolist()]
+    found["text"] += [f" ({value})" for value in values]
+    order_of_cells = cells.reset_index(list(best)).index.unique()
+    return found.loc[order_of_cells]
 
 
 def _in_order(column: Any) -> list[Any]:
@@ -215,7 +244,7 @@ def _in_order(column: Any) -> list[Any]:
 
 
 def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:
-    """By the values of some keys as they are written: mean, std (ddof 1), seeds and text."""
+    """By the values of some keys as they are written: mean, std (ddof 1), seeds, runs and text."""
     found = [(record, shown_row(record)) for record in records]
     found.sort(key=lambda pair: [order(pair[1].get(key)) for key in keys])
     frame = pd.DataFrame(
@@ -231,14 +260,15 @@ def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd
         if differing := varying(list(settings)):
             words = " ".join(f"{key}={value}" for key, value in zip(keys, cell, strict=True))
             raise ConfigError(
-                f"{words}: its runs differ in {', '.join(differing)}; add that to --rows or "
-                "--cols, or choose with --where"
+                f"{words}: its runs differ in {', '.join(differing)}; add that to --rows, "
+                "--cols or --best, or choose with --where"
             )
     with np.errstate(all="ignore"):  # of values that are not finite
         return grouped.agg(
             mean=("value", "mean"),
             std=("value", "std"),
             seeds=("value", "count"),
+            runs=("value", "size"),
             text=("value", lambda one: mean_text(list(one.dropna()), len(one))),
             privacy=("report", lambda one: epsilons_of(list(one))),
         )

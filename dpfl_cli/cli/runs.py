@@ -58,9 +58,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parsers["list"].add_argument(
         "--sort", metavar="KEY", help="in its order; --sort=-KEY: reversed"
     )
-    for flag in ("--rows", "--cols"):
+    for flag, about in (
+        ("--rows", None),
+        ("--cols", None),
+        ("--best", "of these keys the values with the best mean over seeds, in every cell"),
+    ):
         parsers["table"].add_argument(
-            flag, required=True, type=lambda text: text.split(","), metavar="KEY[,KEY]"
+            flag,
+            required=about is None,
+            default=[],
+            type=lambda text: text.split(","),
+            metavar="KEY[,KEY]",
+            help=about,
         )
     forms = parsers["table"].add_mutually_exclusive_group()
     for form in FORMS:
@@ -176,7 +185,7 @@ def _table(store: RunStore, args: argparse.Namespace) -> None:
     from dpfl_cli.cli.compare import print_pivot
 
     if records := _wanted(store, args, ROWS):
-        print_pivot(records, args.rows, args.cols, args.metric, args.form)
+        print_pivot(records, args.rows, args.cols, args.best, args.metric, args.form)
 
 
 def _verify(store: RunStore, args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from dpfl_cli.cli.compare import _best_of
 from dpfl_cli.cli.main import main
 from dpfl_cli.cli.selection import calibrated, repetitions, settings_of, varying
 from dpfl_cli.cli.tables import print_results
@@ -348,6 +349,34 @@ def test_a_method_is_found_by_the_name_it_was_asked_for(
     assert len(listed(capsys, "--where", "model=softmax")) == 2
 
 
+def test_a_table_takes_the_best_of_what_was_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the mean over seeds; where a run of one has no value, only if no other has all."""
+    grid = ["algorithm=fedavg,fedexp", "algorithm.local_lr=0.01,0.3", "seed=0,1", "dp=cdp"]
+    dpfl(capsys, "run", "-m", *grid, *SMALL, "--quiet")
+    words = ["runs", "table", "--rows", "algorithm", "--cols", "dp", "--best", "algorithm.local_lr"]
+    header, *lines = dpfl(capsys, *words, "--csv").splitlines()
+    columns = "algorithm,dp,metric,algorithm.local_lr,mean,std,seeds,runs,epsilon_spent,tried"
+    assert header == columns
+    for method, _, _, rate, mean, *_, tried in [line.split(",") for line in lines]:
+        runs = [run for run in listed(capsys) if run["algorithm.name"] == method]
+        found = {
+            rate: np.mean(
+                [one["relative_distance"] for one in runs if one["algorithm.local_lr"] == rate]
+            )
+            for rate in (0.01, 0.3)
+        }
+        assert (float(rate), tried) == (min(found, key=found.__getitem__), "2")
+        assert float(mean) == pytest.approx(min(found.values()))
+    shown = dpfl(capsys, *words, "--markdown")
+    assert "covered by no epsilon" in shown
+    assert f"({lines[0].split(',')[3]}) |" in shown
+    cells = pd.DataFrame(
+        {"lr": ["a", "b"], "mean": [9.0, 1.0], "seeds": [1, 2], "runs": [2, 2], "text": ["9", "1"]}
+    ).assign(algorithm="x")
+    best = _best_of(cells.set_index(["algorithm", "lr"]), ["algorithm"], ["lr"], "accuracy")
+    assert best["text"].tolist() == ["1 (b)"]
+
+
 def test_unlike_limits_of_methods_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -357,7 +386,7 @@ def test_unlike_limits_of_methods_are_told(
     table = ["runs", "table", "--rows", "algorithm", "--cols", "dp"]
     assert line in dpfl(capsys, *table)
     (header, row, _) = dpfl(capsys, *table, "--csv").splitlines()
-    assert header == "algorithm,dp,metric,mean,std,seeds,epsilon_spent"
+    assert header == "algorithm,dp,metric,mean,std,seeds,runs,epsilon_spent"
     assert row.startswith("fedavg,cdp,relative_distance,")
     assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=0.3,3")
     assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=1")

@@ -207,7 +207,7 @@ def test_no_job_begins_after_one_was_interrupted(
         (["account", "ffff"], "no run"),
         (
             ["runs", "table", "--rows=seed", "--cols=dp", "--output", "t.csv"],
-            "runs table: --output: no such option; choose from: --cols",
+            "runs table: --output: no such option; choose from: --best, --cols",
         ),
         (["runs", "list", "--jsn"], "runs list: --jsn: no such option; did you mean --json?"),
         (["calibrate", "dp=none"], "dp=none adds no noise"),
