@@ -30,6 +30,7 @@ from dpfl_cli.reproduction.verdict import (
     judged,
     pooled,
     true_in_mean,
+    why_undecided,
 )
 from dpfl_cli.simulation.store import json_text
 
@@ -240,13 +241,7 @@ def _finding(
     if not many:
         return NOT_RUN, (), why_none
     finding, each = judged(many, variances)
-    reason = ""
-    if finding == UNDECIDED:
-        reasons = (one.reason for one in each if one.finding == UNDECIDED and one.reason)
-        reason, all_of = next(reasons, ""), len(each)
-        if failing := sum(one.finding == FAILS for one in each):
-            reason = f"{failing} of {all_of} fails taken alone, not at 5 % over all {all_of} (Holm)"
-    return finding, each, reason
+    return finding, each, why_undecided(each) if finding == UNDECIDED else ""
 
 
 def _reading(

@@ -187,9 +187,11 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
 
 
 def _intervals(one: Verdict) -> str:
-    """The first of a claim's comparisons, each with its finding and its interval."""
+    """Some of a claim's comparisons, each with its finding and its interval; first those of its
+    own finding.
+    """
     texts = []
-    for shown in one.comparisons[:4]:
+    for shown in sorted(one.comparisons, key=lambda of: of["finding"] != one.finding)[:4]:
         found = f"`{shown['text']}`: {shown['finding']}"
         texts.append(", ".join(filter(None, [found, interval_text(shown)])))
     more = len(one.comparisons) - len(texts)

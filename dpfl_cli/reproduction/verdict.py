@@ -22,7 +22,7 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -58,6 +58,7 @@ class Judged:
     reason: str = ""
     against: float = 1.0  # p-value of what speaks against it
     freedom: int = 0  # degrees of freedom of the interval: more than seeds - 1 where pooled
+    variance: float = math.nan  # of one seed's difference; nan without an interval
 
     @property
     def distance(self) -> float:
@@ -225,8 +226,8 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
     inside = low > one.margin if one.kind == "above" else -one.margin < low and high < one.margin
     against = float(gap >= 0) if error == 0 else float(stdtr(freedom, gap / error))
     finding = HOLDS if inside else FAILS if against < TAIL else UNDECIDED
-    reason = _needed(abs(gap), variance, n, freedom) if finding == UNDECIDED else ""
-    return Judged(one, finding, mean, low, high, n, reason, against, freedom)
+    judged = Judged(one, finding, mean, low, high, n, "", against, freedom, variance)
+    return replace(judged, reason=_said(_needed(judged))) if finding == UNDECIDED else judged
 
 
 def _seed_by_seed(
@@ -240,22 +241,47 @@ def _seed_by_seed(
     return Judged(one, finding, seeds=len(truths), reason=reason, against=against)
 
 
-def _quantile(freedom: float) -> float:
+def _quantile(freedom: float, tail: float = TAIL) -> float:
     """Of Student's t: half the width of the interval, in standard errors."""
-    return float(stdtrit(freedom, 1 - TAIL))
+    return float(stdtrit(freedom, 1 - tail))
 
 
-def _needed(gap: float, variance: float, have: int, freedom: int) -> str:
-    """How many seeds would decide it, if mean and spread stay what they are."""
-    if gap == 0 and variance == 0:
-        return "a tie"
+def why_undecided(found: Sequence[Judged]) -> str:
+    """What keeps a claim undecided, and how many seeds would decide it, if means and spreads stay
+    what they are: all of its comparisons have to hold, or the first of them to fail (Holm), where
+    one lies on that side.
+    """
+    of_all = len(found)
+    failing = sum(one.finding == FAILS for one in found)
+    alone = f"{failing} of {of_all} fails taken alone, not at 5 % over all {of_all} (Holm)"
+    open_ = [one for one in found if one.finding == UNDECIDED]
+    words = next((one.reason for one in open_ if math.isnan(one.variance) and one.reason), "")
+    if not words:
+        known = [one for one in found if not math.isnan(one.variance)]
+        against = [one for one in known if _gap(one.comparison, one.mean) < 0]
+        first = min((_needed(one, TAIL / of_all) for one in against), default=0.0)
+        words = _said(first if against else max(map(_needed, open_)))
+    return "; ".join([alone] * (failing > 0) + [words] * bool(words))
+
+
+def _needed(one: Judged, tail: float = TAIL) -> float:
+    """How many seeds would decide a comparison that has an interval; inf for more than `MANY`, 0
+    for a tie, which none would.
+    """
+    gap, have = abs(_gap(one.comparison, one.mean)), one.seeds
+    if gap == 0 and one.variance == 0:
+        return 0
 
     def decided(n: int) -> bool:
-        reach = _quantile(freedom * (n - 1) / (have - 1)) * math.sqrt(variance / n)
-        return reach < gap
+        reach = _quantile(one.freedom * (n - 1) / (have - 1), tail)
+        return reach * math.sqrt(one.variance / n) < gap
 
-    counts = range(have + 1, MANY + 1)
+    counts = range(have, MANY + 1)
     fewest = bisect_left(counts, True, key=decided)  # the interval shrinks with every seed
-    if fewest == len(counts):
-        return f"not even {MANY} seeds would decide it"
-    return f"{counts[fewest]} seeds would decide it"
+    return math.inf if fewest == len(counts) else counts[fewest]
+
+
+def _said(seeds: float) -> str:
+    if seeds == 0:
+        return "a tie"
+    return f"{f'not even {MANY}' if math.isinf(seeds) else f'{seeds:.0f}'} seeds would decide it"

@@ -41,6 +41,7 @@ from dpfl_cli.reproduction.verdict import (
     decisive,
     judged,
     pooled,
+    why_undecided,
 )
 
 
@@ -150,6 +151,38 @@ def test_undecided_says_how_many_seeds_would_decide() -> None:
     needed = int(found.reason.split()[0])
     reach = lambda n: stats.t.ppf(0.975, n - 1) * gaps.std(ddof=1) / math.sqrt(n)
     assert reach(needed) < gaps.mean() <= reach(needed - 1)
+
+
+def seeds_needed(gaps: np.ndarray, tail: float) -> int:
+    """How many seeds make the interval of differences like these miss 0."""
+    sd, mean = np.std(gaps, ddof=1), abs(np.mean(gaps))
+    return next(n for n in itertools.count(2) if stats.t.isf(tail, n - 1) * sd / n**0.5 < mean)
+
+
+def test_a_claim_says_how_many_seeds_would_decide_all_of_it() -> None:
+    """To hold all have to, and to fail one of those on the other side at a k-th of the level."""
+    apart = np.array([-1.0, -0.5, 0.0, 0.4, 1.1])
+    close, closer = apart + 0.5, 0.7 * apart[::-1] + 0.3
+    other = 1.3 * apart - 0.45
+    for gaps, number in (
+        ([close, closer], max(seeds_needed(close, 0.025), seeds_needed(closer, 0.025))),
+        ([close, other], seeds_needed(other, 0.025 / 2)),
+        ([close, other, close + 9], seeds_needed(other, 0.025 / 3)),
+    ):
+        many = [
+            above(sample(one, measure=str(i)), sample(np.zeros(5), measure=str(i)))
+            for i, one in enumerate(gaps)
+        ]
+        found, each = judged(many, pooled(many))
+        assert found == UNDECIDED
+        assert why_undecided(each) == f"{number} seeds would decide it"
+    worse = above(sample(apart - 1.2), sample(np.zeros(5)))
+    others = [above(sample(9 + apart, measure=str(i)), sample(np.zeros(5))) for i in range(3)]
+    many = [worse, *others]
+    assert why_undecided(judged(many, pooled(many))[1]) == (
+        "1 of 4 fails taken alone, not at 5 % over all 4 (Holm); "
+        f"{seeds_needed(apart - 1.2, 0.025 / 4)} seeds would decide it"
+    )
 
 
 def test_what_decides_is_the_worst_comparison() -> None:

@@ -258,8 +258,8 @@ table8 = compared(
     title="Test accuracy on Adult after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on Adult, dealt at "
     "random to 10 to 500 clients, each with the best point of its grid for every number of clients "
-    "and epsilon. That SCAFFOLD loses accuracy as clients are added depends on every client adding "
-    "the whole noise, which the paper's curves need and secure aggregation does not.",
+    "and epsilon. That SCAFFOLD loses so much accuracy as clients are added depends on every "
+    "client adding the whole noise, which the paper's curves need and secure aggregation does not.",
     claims=[
         *everywhere("Table 8", BOTH),
         comparable(8),
