@@ -341,8 +341,8 @@ MENDS = [
     Fault(
         "privacy checks: a model counts as tried with methods that nobody tried it with",
         "simulation/checked.py",
-        "if need in {None, *method.target.needs}",
-        "if need is None",
+        "if need in provided and",
+        "if need is None and",
         f"{DATA_PLUGINS}::test_a_model_is_tried_with_what_methods_need_of_it",
     ),
     Fault(
@@ -362,8 +362,8 @@ MENDS = [
     Fault(
         "privacy drawn: a check of all clients counts for cohorts",
         "simulation/checked.py",
-        "[plan.participation.name] if plan.sampling is not None else []",
-        "[]",
+        "[*way, plan.dp.trust, *drawn]",
+        "[*way, plan.dp.trust]",
         f"{CHECKS}::test_a_guarantee_says_whether_its_method_was_checked",
     ),
     Fault(
@@ -523,23 +523,23 @@ MENDS = [
     Fault(
         "privacy checks: a model counts as tried on batches that nobody drew",
         "simulation/checked.py",
-        "batched = any(size is not None for size in batch_sizes(method).values())",
-        "batched = False",
+        "return [canonical_json([*way, _coarse(method), *drawn])]",
+        "return [canonical_json([*way, method.name, *drawn])]",
         f"{DATA_PLUGINS}::test_a_model_is_tried_with_what_methods_need_of_it",
     ),
     Fault(
         "privacy noise: a release may change its length, and repeat noise",
         "privacy/ledger.py",
-        "if self.length != length or not all(",
-        "if not all(",
-        f"{DOOR}::test_a_release_keeps_its_length",
+        "if self.form != form:",
+        "if False:",
+        f"{DOOR}::test_a_release_keeps_its_form",
     ),
     Fault(
         "privacy noise: a release may change its length after an interrupt",
         "privacy/ledger.py",
-        "one.count <= most * one.floats / length <= most * one.count for one in known",
-        "True for one in known",
-        f"{DOOR}::test_a_release_keeps_its_length",
+        'self.form = min(before - {""}, default=form)',
+        "self.form = form",
+        f"{DOOR}::test_a_release_keeps_its_form",
     ),
     Fault(
         "privacy checks: runs of one mechanism have one noise",

@@ -4,6 +4,7 @@ declares. A file of an algorithm imports `dpfl_cli.algorithms.api`, which has al
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
@@ -151,7 +152,8 @@ def algorithm(
         known_names(f"algorithm={name}: away", [away] if away else [], ("stateless", "rests"))
         declared.needs = frozenset(needs)
         declared.proximal, declared.paper, declared.away = proximal, paper, away
-        if target.__init__ is object.__init__:
+        own = "__init__" in vars(target) or "hyper" in signature(target.__init__).parameters
+        if not own:
             declared.__init__ = _takes_hyper
         settings: type[Settings] | None = get_type_hints(target).get("hyper")
         if not (isinstance(settings, type) and issubclass(settings, Settings)):

@@ -20,7 +20,7 @@ from dpfl_cli.simulation.store import LARGE_DELTA, RunRecord, RunStore, delta_wa
 UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients or batches"
 TOGETHER = (
     "covered: a choice among these runs, whose noise was fixed beforehand; not covered: other runs "
-    "on the same data, and what is not of a single run (dpfl account RUN)"
+    "on the same data"
 )
 
 
@@ -55,24 +55,26 @@ def execute(args: argparse.Namespace) -> int:
             f"{prices[0].releases} releases, delta {prices[0].delta:g}"
         )
         print_table(("accountant", "epsilon", "remark"), rows, title)
-        for line in [TOGETHER] if len(some) > 1 else _remarks(some[0], args.delta):
+        told = [line for one in some for line in _remarks(one, args.delta, alone=len(some) == 1)]
+        for line in [*[TOGETHER] * (len(some) > 1), *dict.fromkeys(told)]:
             console.print(f"  {line}")
     return 0
 
 
-def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
+def _remarks(record: RunRecord, delta: float | None, alone: bool) -> Iterator[str]:
     """What was released, who set the noise, and what the epsilons mean.
 
     Args:
       delta: None for the run's own, whose further epsilons are stored.
+      alone: else of what it shares with other runs.
     """
-    privacy, own_delta = record.result["privacy"], delta is None
+    privacy, own_delta = record.result["privacy"], delta is None and alone
     for key in ("participation", "batches"):
         if key in privacy:
             yield f"{key}: {privacy[key]}"
-    for entry in record.ledger.entries:
+    for entry in record.ledger.entries if alone else ():
         yield release_line(entry)
-    if "calibration" in privacy:
+    if "calibration" in privacy and alone:
         aim = f"{'nominal' if is_nominal(privacy) else 'target'} epsilon"
         target = f"{aim} {privacy['epsilon_target']:g} at delta {privacy['delta']:g}"
         yield f"noise by {privacy['calibration']}; {target}"

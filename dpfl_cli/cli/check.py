@@ -4,7 +4,7 @@ guarantee says? Attacks on it as it runs, under every trust model that it is def
 
 import argparse
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,11 @@ from dpfl_cli.simulation.plugins import load_plugins
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.conformance import Kit
+    from dpfl_cli.simulation.run_plan import Plan
+
+    Note = Callable[[Plan, str, "CheckRows"], object]  # takes what became of a check
+
+CheckRows = list[dict[str, str]]  # of the table
 
 EXIT_REFUSED, EXIT_FAILED = 2, 3
 LOG = logging.getLogger("dpfl")
@@ -97,8 +102,14 @@ def checked(target: str, overrides: Sequence[str]) -> list[dict[str, str]]:
     """The rows of the table for all that a file registers, or for a method, model or mechanism by
     its name; those of a plugin's components are noted.
     """
+    from dpfl_cli.simulation.checked import note_check, passed
+
     found = [case for component in _components(target) for case in cases(component, overrides)]
-    return [row for case in found for row in check(case)]
+    notes: list[tuple[Plan, str, CheckRows]] = []
+    rows = [row for case in found for row in check(case, lambda *note: notes.append(note))]
+    for note in sorted(notes, key=lambda note: not passed(note[2])):  # a failure stays
+        note_check(*note)
+    return rows
 
 
 def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]:
@@ -119,7 +130,8 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     elif group == "model" and chosen:
         option = chosen[-1].partition("=")[2]
         used = lookup("algorithm", component_names("algorithm").get(option, option)).target
-        trusts = {(option, trust, min(used.units)) for trust in used.trusts - {"none"}}
+        proved = used.proved or used.trusts  # faults where it is not are its own
+        trusts = {(option, trust, min(used.units)) for trust in proved - {"none"}}
     elif group == "mechanism":
         trusts = {("fedavg", trust, "client") for trust in target.trusts - {"none"}}
         own += _level(component, overrides)
@@ -137,7 +149,8 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
         batches = [f"algorithm.{option}=" for option in batch_options(method)]
         if group == "model" and batches and not any(map("".join(overrides).count, batches)):
             again = tuple(f"{option}2" for option in batches)
-            yield Case(component, f"{label} {' '.join(again)}", (*words, *again))
+            label = f"{label} {(given or protected)[0]} {' '.join(again)}"
+            yield Case(component, label, (*words, *again))
 
 
 def _level(component: Component, overrides: Sequence[str]) -> list[str]:
@@ -148,7 +161,7 @@ def _level(component: Component, overrides: Sequence[str]) -> list[str]:
     return [f"{key}=1"] if known is not None and known.default is None and not given else []
 
 
-def check(case: Case) -> list[dict[str, str]]:
+def check(case: Case, note: "Note | None" = None) -> CheckRows:
     """The rows of the table for one case; those of a plugin's component are noted."""
     from dpfl_cli.simulation.checked import note_check
     from dpfl_cli.simulation.conformance import CHECKS
@@ -174,7 +187,7 @@ def check(case: Case) -> list[dict[str, str]]:
     of_method = plan.algorithm.plugin  # whose faults, or idleness, are not the model's
     for group in {case.component.group} | (set() if of_method else {"model"}):
         if getattr(plan, group).plugin:
-            note_check(plan, group, rows)
+            (note or note_check)(plan, group, rows)
     return rows
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from dpfl_cli import __version__
 from dpfl_cli.cli.columns import aligned
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest, place_in_plugin, shortened
-from dpfl_cli.config.paths import note_command
+from dpfl_cli.config.paths import note_command, own_process
 
 # name -> one line. Modules (of the same name) are imported when their command is called, so that
 # `dpfl --help` is quick.
@@ -200,6 +200,7 @@ class _Parser(argparse.ArgumentParser):
 def entry() -> None:
     """Console script."""
     gc.set_threshold(50_000)  # looking through what is imported, which stays, took a fifth of it
+    own_process()
     code = main()
     gc.freeze()  # it goes with the process: looking through it takes half a second
     sys.exit(code)

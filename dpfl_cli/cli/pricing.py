@@ -111,9 +111,11 @@ def _check_together(records: "Sequence[RunRecord]") -> None:
 
     def of(record: "RunRecord") -> tuple[Any, ...]:
         data, seed = record.result["data"], record.result["seed"]
-        units = record.result["files"].get("partition.npz")
-        return data["name"], data["source"], data["sha256"] or seed, units
+        units = record.result["files"].get("partition.npz")  # of records as the options order them
+        return record.config["dataset"], data["sha256"] or seed, units
 
+    if not records:
+        raise ConfigError("account: name a run")
     first = records[0]
     seeds = dict[int, str]()
     for record in records:
@@ -121,7 +123,8 @@ def _check_together(records: "Sequence[RunRecord]") -> None:
         if of(record) != of(first):
             raise ConfigError(
                 f"{both}: not the same records, dealt to the same clients, so that their epsilons "
-                "do not add up; partitioner.seed=0, say, deals alike whatever the seed is"
+                "do not add up; partitioner.seed=0, say, deals alike whatever the seed is (of data "
+                "that are made up by the seed, and of other options of dataset, nothing does)"
             )
         if record.result["config"]["dp"]["noise"] == "secret":
             continue

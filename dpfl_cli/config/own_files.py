@@ -6,10 +6,11 @@ Where they lie is not. Of code that is the file and what it imports, but for wha
 import ast
 import hashlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -26,6 +27,8 @@ from dpfl_cli.config.paths import expanded
 HASH_DIGITS = 12
 MOST_VALUES = 10**4  # of a config file, with what its aliases repeat
 _contents: dict[str, list[bytes]] = {}  # of modules that plugins import, as they were then
+opened_by: dict[str, set[str]] = {}  # module of a plugin -> files that it opened as it was imported
+_opening: list[set[str]] = []  # of these the ones that are being imported
 imports_of: dict[str, list[str]] = {}  # module of a plugin -> those that it imports
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
@@ -152,6 +155,26 @@ def _files(name: str) -> list[Path]:
     return sorted(file for file in found if file.suffix == ".py" and file.is_file())
 
 
+@contextmanager
+def _noting_what_is_opened(module: str) -> Iterator[None]:
+    _watch()
+    found = opened_by.setdefault(module, set())
+    _opening.append(found)
+    try:
+        yield
+    finally:
+        _opening.remove(found)
+
+
+@cache
+def _watch() -> None:
+    def note(event: str, details: tuple[Any, ...]) -> None:
+        if _opening and event == "open" and isinstance(details[0], str | bytes | os.PathLike):
+            _opening[-1].add(os.path.realpath(os.fsdecode(details[0])))
+
+    sys.addaudithook(note)
+
+
 def import_own(path: str, option: str) -> ModuleType:
     """Imports a Python file, once for each content; components that it registers are its own.
 
@@ -173,7 +196,7 @@ def import_own(path: str, option: str) -> ModuleType:
     imports_of[name] = [*beside]
     plugin_modules.add(name)
     try:
-        with registering_from(str(Path(path)), revision):
+        with registering_from(str(Path(path)), revision), _noting_what_is_opened(name):
             # never bytecode that Python kept, maybe of another file of the same size and second
             exec(compile(content, str(file), "exec"), vars(module))
     except BaseException as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from dpfl_cli.config.errors import ConfigError
 
 COMMAND = "DPFL_COMMAND"  # of the environment: the command line, which results keep
+_owned = False
 
 
 def note_command(words: Sequence[str]) -> None:
@@ -21,6 +22,16 @@ def note_command(words: Sequence[str]) -> None:
         if re.search("[\0\ud800-\udfff]", word):
             raise ConfigError(f"{word!r}: not text; write it in UTF-8")
     os.environ[COMMAND] = shlex.join(["dpfl", *words])
+
+
+def own_process() -> None:
+    """Notes that this process is a command's: nobody's session, which goes on after it."""
+    global _owned
+    _owned = True
+
+
+def is_own_process() -> bool:
+    return _owned
 
 
 def conf_dir() -> Path:

@@ -275,7 +275,8 @@ def _unpack(packed: Path, into: Path) -> None:
         if zipped:
             shutil.unpack_archive(packed, into, "zip")
         else:
-            shutil.unpack_archive(packed, into, "tar", filter="data")
+            with tarfile.open(packed) as tar:  # no links: the filter lets some lead outside
+                tar.extractall(into, [one for one in tar if one.isfile()], filter="data")
     except (tarfile.TarError, zipfile.BadZipFile, RuntimeError, *DAMAGED) as error:
         what = "encrypted" if isinstance(error, RuntimeError) else "damaged, or not an archive"
         raise _SourceFailed(f"{packed.name}: {what}") from error

@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from dpfl_cli.config.component import component
-from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.errors import ConfigError, DpflError, PrivacyError
 from dpfl_cli.config.own_files import OwnFile, own_object
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.modules import trainable
@@ -118,6 +118,8 @@ def _made(path: str | None, shape: tuple[int, ...], classes: int | None, seed: i
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = found(**given)
+    except DpflError:
+        raise
     except Exception as error:
         hint = "" if classes else "; the data set has no classes: is it the one that you want?"
         raise ConfigError(

@@ -76,6 +76,8 @@ class LedgerEntry:
         together what one does.
       floats: how many numbers one client sent with these releases: counted as they were made, no
         part of their price.
+      form: type and length of a contribution, "float32[30]"; no part of the price; "" where it is
+        not known, as in plans.
     """
 
     name: str
@@ -95,6 +97,7 @@ class LedgerEntry:
     batch: HidingLaw = "subset"
     rounds: tuple[int, ...] | None = None
     floats: int = field(default=0, compare=False)
+    form: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_rate(self.name, self.rate, self.batch)
@@ -168,6 +171,7 @@ class LedgerEntry:
             self.of_releases(np.concatenate(noise), rounds),
             sensitivity=self.sensitivity if self.sensitivity == later.sensitivity else None,
             floats=self.floats + later.floats,
+            form=later.form,
         )
 
     def to_json(self) -> Fields:
@@ -244,7 +248,7 @@ class ReleaseLog:
       entry: the release with count 1, but for the numbers of single runs.
       parameters: [R, T] the noise multiplier or pure epsilon of every round.
       one_message: whether the releases of a round are sent as one message.
-      length: how many numbers a contribution has; None before the first.
+      form: of a contribution, as of an entry; None before the first.
       counts: [R, T] how many were made in every round.
       floats: [R] how many numbers each client sent.
       latest: [R] the last round with a release.
@@ -253,7 +257,7 @@ class ReleaseLog:
     entry: LedgerEntry
     parameters: np.ndarray
     one_message: bool = False
-    length: int | None = None
+    form: str | None = None
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(self.parameters.shape, np.int32)
@@ -267,25 +271,23 @@ class ReleaseLog:
         at = self._runs, rounds - 1
         return self.parameters[at], self.counts[at]
 
-    def check_length(self, length: int, per_round: int, started: Iterable[Ledger]) -> None:
-        """A PrivacyError where contributions had other lengths before: draws are told apart by
-        their name and number alone, so that a shorter one would be a piece of a longer one's noise.
+    def check_form(self, form: str, started: Iterable[Ledger]) -> None:
+        """A PrivacyError where contributions had another form before: draws are told apart by their
+        name and number alone, so that a shorter one would be a piece of a longer one's noise.
 
         Args:
-          per_round: how often the release is made in a round, at most.
+          form: as of an entry.
           started: what the runs had released before they went on.
         """
-        known = list[LedgerEntry]()
-        if self.length is None:
-            self.length = length
-            known = [one for own in started for one in own.entries if one.name == self.entry.name]
-        most = per_round if self.one_message else 1  # releases that are sent as one
-        if self.length != length or not all(
-            one.count <= most * one.floats / length <= most * one.count for one in known
-        ):
+        if self.form is None:
+            before = {
+                one.form for own in started for one in own.entries if one.name == self.entry.name
+            }
+            self.form = min(before - {""}, default=form)
+        if self.form != form:
             raise PrivacyError(
-                f"release '{self.entry.name}' has {length} numbers, and had another length before: "
-                "noise would be used twice; declare a release of its own for each length"
+                f"release '{self.entry.name}' is {form}, and was {self.form} before: noise would "
+                "be used twice; declare a release of its own for each length, in one type of number"
             )
 
     def charge(self, rounds: np.ndarray, charged: np.ndarray, largest: Tensor, size: int) -> None:
@@ -314,6 +316,7 @@ class ReleaseLog:
             self.entry.in_rounds(self.parameters[run], times),
             sensitivity=largest if known else None,
             floats=int(self.floats[run]),
+            form=self.form or "",
         )
 
 

@@ -128,12 +128,11 @@ class Mechanism(ABC):
     @classmethod
     def entry(cls, settings: Any, spec: ReleaseSpec, setup: Setup) -> LedgerEntry:
         """The ledger entry (count 1, sensitivity None) of one release of `spec`."""
-        if not cls.varies and not (spec.factors is None and spec.multiplier is None):
+        if spec.factors is not None and not cls.varies:
             raise ConfigError(
-                f"release '{spec.name}': its noise is to change over rounds, or to be other than "
-                f"that of other releases, but {cls.__name__} adds the same in all, and would be "
-                "charged for other noise; take a schedule of equal noise, or Gaussian noise "
-                "(dp=ldp)"
+                f"release '{spec.name}': its noise is to change over rounds, but {cls.__name__} "
+                "adds the same in all, and would be charged for other noise; take a schedule of "
+                "equal noise, or Gaussian noise (dp=ldp)"
             )
         kind, parameter, scope = cls.event(settings, spec, setup)
         return LedgerEntry(
@@ -330,7 +329,7 @@ class Mechanism(ABC):
             address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
         largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
         length = values.shape[-1] if values.is_vector else 1
-        log.check_length(length, spec.per_round, self._site.ledger.started)
+        log.check_form(f"{str(values.values.dtype)[6:]}[{length}]", self._site.ledger.started)
         log.charge(rounds, charged, largest, length)
         return Call(spec, values, parameters, address, sensitivity, largest)
 

@@ -3,6 +3,7 @@ changed file was not, and by the settings that decide which code runs.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,12 @@ def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
     """Records what became of the check of a plugin's component, as this plan uses it: of a model,
     of what its method needs of it.
     """
-    found = _known(plan, group) | dict.fromkeys(_ways(plan, group), rows)
+    ways, method = _ways(plan, group), plan.algorithm
+    if group == "model" and not method.plugin:
+        drawn = [plan.participation.name] if plan.sampling is not None else []
+        batches = any(size is not None for size in batch_sizes(method).values())
+        ways.append(_in_short(plan.model, method.name, plan.dp.unit, batches, drawn))
+    found = _known(plan, group) | dict.fromkeys(ways, rows)
     component = getattr(plan, group).component
     path = _file(group, component.name, component.revision)
     write_atomically(path, json_text(found).encode())
@@ -90,8 +96,12 @@ def unchecked(plan: Plan) -> str | None:
             ]
             if group == "model" and not plan.algorithm.plugin:
                 again += f" algorithm={plan.algorithm.name}"
-                sizes = batch_sizes(plan.algorithm).items()
-                own += [f"algorithm.{name}={size}" for name, size in sizes if size is not None]
+                values, sizes = plan.algorithm.settings, batch_options(plan.algorithm.name)
+                own += [
+                    f"algorithm.{name}={value}"
+                    for name, value in values
+                    if isinstance(value, str) or (name in sizes and value is not None)
+                ]
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
@@ -104,30 +114,47 @@ def unchecked(plan: Plan) -> str | None:
 
 def _ways(plan: Plan, group: str) -> list[str]:
     """How a plan uses a component: its settings, but for numbers, under which the same code runs
-    while they keep their sign; where a method is used, what is protected and from whom, and
-    whether clients are drawn; of a model that, which method uses it, and whether on batches. Where
-    a method is a plugin's, a model is to be tried by all that need no more than it.
+    while they keep their sign; what is protected; of a method, or a mechanism, from whom; whether
+    clients are drawn; of a model the method that uses it, and how. Where that is a plugin's, a
+    model is to be tried by all that try it.
     """
     choice, method = getattr(plan, group), plan.algorithm
-    signs = {
-        name: _kind(getattr(choice.settings, name)) for name in type(choice.settings).model_fields
-    }
-    way: list[Any] = [shape_of(choice) | signs]
+    way: list[Any] = [_shape(choice), plan.dp.unit]
     drawn = [plan.participation.name] if plan.sampling is not None else []
     if group == "algorithm":
-        return [canonical_json([*way, plan.dp.unit, plan.dp.trust, *drawn])]
+        return [canonical_json([*way, plan.dp.trust, *drawn])]
     if group == "mechanism":
-        return [canonical_json([*way, plan.dp.unit])]
-    batched = any(size is not None for size in batch_sizes(method).values())
-    uses: list[tuple[str, str, bool]] = [(method.name, plan.dp.unit, batched)]
-    if method.plugin:
-        uses = [
-            (name, unit, batches)
-            for (name, _, unit), need in USERS.items()
-            if need in {None, *method.target.needs}
-            for batches in (False, True)[: 1 + bool(batch_options(name))]
-        ]
-    return [canonical_json([*way, *use, *drawn]) for use in uses]
+        return [canonical_json([*way, plan.dp.trust])]
+    if not method.plugin:
+        return [canonical_json([*way, _coarse(method), *drawn])]
+    provided = {None, *choice.target.provides}
+    return [
+        _in_short(choice, name, unit, batches, drawn)
+        for (name, _, unit), need in USERS.items()
+        if need in provided and (not drawn or lookup("algorithm", name).target.away)
+        for batches in (False, True)[: 1 + bool(batch_options(name))]
+    ]
+
+
+def _in_short(model: Choice, method: str, unit: str, batches: bool, drawn: Sequence[str]) -> str:
+    """How a method tried a model, whatever else it was set to."""
+    return canonical_json([_shape(model), unit, method, batches, *drawn])
+
+
+def _coarse(method: Choice) -> Options:
+    """A method and its settings, but for numbers: of whole ones whether they are more than 1."""
+    found = _shape(method)
+    return found | {
+        name: f"{'more than ' * (value > 1)}1"
+        for name, value in found.items()
+        if type(value) is int and name != "revision"
+    }
+
+
+def _shape(choice: Choice) -> Options:
+    """A component, its settings, and of numbers their signs."""
+    names = type(choice.settings).model_fields
+    return shape_of(choice) | {name: _kind(getattr(choice.settings, name)) for name in names}
 
 
 def batch_options(method: str) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.config.errors import PrivacyError, plugin_modules
-from dpfl_cli.config.own_files import imports_of
+from dpfl_cli.config.own_files import imports_of, opened_by
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import KEPT_STATE, Unreleased
@@ -187,6 +187,26 @@ def _parts(value: Any, module: str) -> Iterable[Any]:
     return [part for part in gc.get_referents(value) if part is not elsewhere]
 
 
+def refuse_read(modules: Sequence[str], paths: Sequence[Path]) -> None:
+    """A PrivacyError where such a module opened one of these files, or one in these folders, when
+    it was imported.
+    """
+    for module in modules:
+        for path in sorted(opened_by.get(module, ())):
+            if _inside(path, [os.path.realpath(one) for one in paths]):
+                raise PrivacyError(
+                    f"{path}: opened when the file of {module} was imported; what it needs of "
+                    "clients' data comes from `at.objective`, which marks it (a data set or "
+                    "partitioner of yours belongs into a file of its own)"
+                )
+
+
+def _inside(path: str, places: Sequence[str]) -> bool:
+    return not path.endswith((".py", ".pyc")) and any(
+        path == one or path.startswith(one + os.sep) for one in places
+    )
+
+
 @contextmanager
 def closed(paths: Sequence[Path]) -> Iterator[None]:
     """Inside, Python refuses to open these files, and those in these folders.
@@ -212,9 +232,8 @@ def _refuse(event: str, details: tuple[Any, ...]) -> None:
     if not _closed or event != "open" or not isinstance(details[0], str | bytes | os.PathLike):
         return
     path = os.path.realpath(os.fsdecode(details[0]))
-    inside = any(path == one or path.startswith(one + os.sep) for one in _closed)
-    if inside and not path.endswith((".py", ".pyc")):
+    if _inside(path, _closed):
         raise PrivacyError(
-            f"{path}: opened by a method while it computes; what it needs of clients' data comes "
-            "from `at.objective`, which marks it"
+            f"{path}: opened by code of yours while it computes; what it needs of clients' data "
+            "comes from `at.objective`, which marks it"
         )

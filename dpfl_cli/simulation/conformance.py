@@ -138,7 +138,7 @@ class Play:
             moved -= torch.finfo(one.values.dtype).eps * torch.linalg.vector_norm(
                 vectors, dim=2
             ).amax(dim=0)
-            ratios = (moved / one.sensitivity[:1]).amax(dim=1)
+            ratios = torch.where(moved <= 0, 0.0, moved / one.sensitivity[:1]).amax(dim=1)
             largest = torch.maximum(largest, torch.nan_to_num(ratios, nan=torch.inf))
         return largest
 
@@ -334,7 +334,7 @@ def leaks(play: Play) -> Iterator[Fault]:
             elif not _same(value, apart=True):
                 yield "influence", f"client state '{name}' of another client or run"
     kinds = {entry.name: entry.kind for entry in play.stack.plan.ledger().entries}
-    for one in play.contributions:
+    for one in [one for one in play.contributions if one.charged.any()]:
         if not _same(among(one.cohort, one.values), True, one.cohort):
             yield "influence", f"the contribution to '{one.name}' of another client or run"
         if not _same(one.sensitivity):

@@ -7,12 +7,14 @@ import contextlib
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
+from dpfl_cli.config.paths import is_own_process
 from dpfl_cli.privacy.client_values import count_operations
 from dpfl_cli.simulation.grouping import openings, stacks
 from dpfl_cli.simulation.member import Member
@@ -25,6 +27,7 @@ from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
 EXIT_INTERRUPTED = 130
+SHOW_CURSOR = "\x1b[?25h"  # which a bar of progress hides
 PATIENCE = 3.0  # seconds in which a second interrupt is to have ended a run
 LOOK_EVERY = 0.02  # seconds between looks at members and progress
 Stop = Callable[[], bool]  # whether to stop, asked after every round
@@ -273,8 +276,9 @@ def deferred_interrupt(progress: Progress, alone: bool = True) -> Iterator[Stop]
     that the round in flight ends and is saved; a second one stops at once.
 
     Args:
-      alone: no other processes are to be ended. Then a second one ends this one also where a
-        compiled program, which nothing interrupts, goes on for longer than `PATIENCE`.
+      alone: no other processes are to be ended. Then a second one ends this one, if it is a
+        command's, also where a compiled program, which nothing interrupts, goes on for longer than
+        `PATIENCE`.
     """
     stop, left = threading.Event(), threading.Event()
     numbers = signal.SIGINT, signal.SIGTERM
@@ -286,13 +290,16 @@ def deferred_interrupt(progress: Progress, alone: bool = True) -> Iterator[Stop]
         if number in numbers and seen == 1:
             stop.set()
             progress.say("interrupted: stopping when what is done is kept (again to stop at once)")
-        elif number in numbers and alone and not left.wait(PATIENCE):
+        elif number in numbers and alone and is_own_process() and not left.wait(PATIENCE):
             progress.say("stopped; the same command goes on from the last checkpoint")
+            if sys.stderr.isatty():
+                print(SHOW_CURSOR, end="", file=sys.stderr, flush=True)
             os._exit(EXIT_INTERRUPTED)
 
     def handler(number: int, frame: object) -> None:
         nonlocal handled_before
         if handled_before or seen > 1:
+            left.set()
             raise KeyboardInterrupt
         handled_before = True
         stop.set()

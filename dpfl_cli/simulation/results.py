@@ -154,9 +154,8 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
     )
     if (check := unchecked(plan)) is not None:
         stated += f"; {check}"
-    own = [name for name in ("dataset", "partitioner") if getattr(plan, name).plugin]
-    if own:
-        stated += f"; within the records and clients that {' and '.join(own)} of yours made"
+    if plan.own_data:
+        stated += "; within the records and clients that code of yours made"
     units = plan.clients if plan.dp.unit == "client" else plan.records
     stated += delta_warning(plan.dp.delta, units, plan.dp.unit)
     if (why := nominal_because(plan, ledger)) is not None:

@@ -15,6 +15,7 @@ from dpfl_cli.algorithms.local import BatchSettings, LocalSettings
 from dpfl_cli.config.component import Component, Settings
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.identity import canonical_json, content_id
+from dpfl_cli.config.own_files import import_own, is_code
 from dpfl_cli.config.schema import (
     DpSettings,
     EvaluationSettings,
@@ -45,6 +46,11 @@ KEPT, KEPT_BYTES = 64, 2 << 30  # federations, and what their records may take
 _kept: list[Federation] = []  # newest last
 # by `Plan.dealt`: those that are kept, and those that runs hold
 _alive: WeakValueDictionary[str, Federation] = WeakValueDictionary()
+
+
+def _code_in(settings: Settings) -> list[str]:
+    """What of settings is FILE.py:NAME."""
+    return [one for _, one in settings if isinstance(one, str) and is_code(one)]
 
 
 @dataclass(frozen=True)
@@ -215,13 +221,30 @@ class Plan:
 
     @cached_property
     def data_files(self) -> list[Path]:
-        """Files and folders of data that a plugin's code must not open while it computes; none
+        """Files and folders of data that code of the user's must not open while it computes; none
         where all code is dpfl's.
         """
-        if not any(getattr(self, group).plugin for group in CHOSEN):
+        plugins = any(getattr(self, group).plugin for group in CHOSEN)
+        if not plugins and not _code_in(self.model.settings):
             return []
         given = (Path(one) for _, one in self.dataset.settings if isinstance(one, str))
         return [*search_path(), *given]  # whatever is a text may name a file
+
+    @property
+    def own_modules(self) -> list[str]:
+        """The modules of plugins, and of a network of the user's, that compute with clients' data;
+        what makes the records and deals them is not among them.
+        """
+        parts = self.algorithm, self.model, self.mechanism
+        plugins = [part.target.__module__ for part in parts if part.plugin]
+        files = [one.rpartition(":")[0] for one in _code_in(self.model.settings)]
+        return [*plugins, *(import_own(file, "model.path=").__name__ for file in files)]
+
+    @property
+    def own_data(self) -> bool:
+        """Whether code of the user's makes the records, or deals them."""
+        plugins = self.dataset.plugin or self.partitioner.plugin
+        return plugins or bool(_code_in(self.dataset.settings))
 
     def accountant_object(self) -> Any:
         return self.accountant.target(self.accountant.settings)
@@ -252,7 +275,7 @@ class Plan:
             uses.append("limits the batches")
         if self.algorithm.plugin:
             uses.append("a plugin's method may ask for (Setup.fewest)")
-        if self.dataset.plugin or self.partitioner.plugin or self.dataset.name == "arrays":
+        if self.own_data or self.dataset.name == "arrays":
             yield (
                 "what was computed over the records of a data set of yours (scales, classes, "
                 "copies, who holds what)"

@@ -1,6 +1,7 @@
 """Signals, handled for as long as something lasts."""
 
 import contextlib
+import os
 import signal
 import socket
 import threading
@@ -34,6 +35,9 @@ def heard(act: Callable[[int], None]) -> Iterator[None]:
 
     def listen() -> None:
         while number := ours.recv(1):
+            if before != -1:  # somebody listened before, as asyncio does
+                with contextlib.suppress(OSError):
+                    os.write(before, number)
             act(number[0])
 
     ours, theirs = socket.socketpair()
@@ -48,3 +52,11 @@ def heard(act: Callable[[int], None]) -> Iterator[None]:
         theirs.close()  # ends the thread
         listener.join()
         ours.close()
+
+
+def _deaf() -> None:
+    with contextlib.suppress(ValueError):  # not of the main thread
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_deaf)  # signals of a child are not its parent's

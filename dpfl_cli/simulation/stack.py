@@ -36,7 +36,7 @@ from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
-from dpfl_cli.simulation.confined import PluginMemory, closed
+from dpfl_cli.simulation.confined import PluginMemory, closed, refuse_read
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Choice, Options, Plan, check_unchanged, federation_of
 
@@ -149,7 +149,9 @@ class Stack:
         if first.data_files:  # what is read when it is first looked at: not while a method computes
             for one in distinct:
                 _ = one.dataset.train.features, one.dataset.train.targets
-        self.objective = first.model.target(first.model.settings, distinct, index, device)
+            refuse_read(first.own_modules, first.data_files)
+        with closed(first.data_files):
+            self.objective = first.model.target(first.model.settings, distinct, index, device)
         check_unchanged(first, "model")
         files = [one.target.__module__ for one in (first.algorithm, first.model) if one.plugin]
         self._memory = PluginMemory(self.algorithm if first.algorithm.plugin else None, files)

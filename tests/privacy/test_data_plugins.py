@@ -289,8 +289,11 @@ def test_a_model_is_tried_with_what_methods_need_of_it(
     sizes = [f"algorithm.{name}=1" for name in ("local_steps", "local_lr", "clip_norm")]
     needy = ["dp=cdp", "dp.mode=paper", *sizes, "algorithm.batch_size=null"]
     own = make_plan(compose_config([*SMALL[:-1], "model=hurried", "algorithm=needy", *needy]))
-    methods = [json.loads(way)[1] for way in _ways(own, "model")]  # that try a model for it
-    assert sorted(methods) == ["fedavg", "fedavg", "fednew", "scaffold", "scaffold"]
+    methods = [json.loads(way)[2] for way in _ways(own, "model")]  # all that try a model
+    twice = ["adaptdp", "fedavg", "fedavg_record", "scaffold"]
+    assert sorted(methods) == sorted([*twice, *twice, "fedfc", "fednew"])
+    curved = said(*fednew, "algorithm.curvature=covariance")
+    assert "not checked with these settings" in curved  # solves of another matrix
     assert f"{file} algorithm=fedavg model.robust=1.0" in said(*fedavg, "model.robust=1")
     checked(str(file), ["algorithm=fedavg_record", "dp=record", "dp.mode=paper"])
     recorded = ["algorithm=fedavg_record", "dp=record", "dp.mode=paper"]

@@ -771,7 +771,7 @@ def test_what_releases_are_is_declared_without_the_data(plugin: str, tmp_path: P
     text = KEEPING.replace("keeps_PLACE", "declares").replace("return [ReleaseSpec", peeking)
     own.write_text(text.replace("PLACE", "list"))
     words = ["algorithm=declares", "dp=cdp", "rounds=1", "dataset=arrays", "partitioner=natural"]
-    with pytest.raises(PrivacyError, match="opened by a method"):
+    with pytest.raises(PrivacyError, match="opened by code"):
         dpfl.run(*words, f"dataset.path={data}", plugins=[str(own)], quiet=True)
 
 
@@ -787,7 +787,46 @@ def test_a_method_that_opens_the_data_itself_ends_the_run(
         words[-1:] = ["dataset=arrays", f"dataset.path={data}", "partitioner=natural"]
     (run,) = dpfl.run(*words, plugins=[plugin], quiet=True)
     assert run.status == "failed"
-    assert "opened by a method while it computes" in run.result["reason"]
+    assert "opened by code of yours while it computes" in run.result["reason"]
+
+
+NETWORK = """
+import numpy as np
+from torch import nn
+TOP
+def made():
+    INSIDE
+    return nn.Linear(3, 2)
+"""
+
+
+@pytest.mark.parametrize("where", ["method", "TOP", "INSIDE", "nowhere"])
+def test_code_that_reads_data_as_it_begins_ends_the_run(
+    where: str, plugin: str, tmp_path: Path
+) -> None:
+    """A method's file that is imported, a network's, or what makes one: what it computes of the
+    records would count as public.
+    """
+    data, own = tmp_path / "records.npz", tmp_path / "begins.py"
+    np.savez(
+        data, features=np.random.default_rng(0).normal(size=(12, 3)), targets=np.arange(12) % 2
+    )
+    load = f"np.load({str(data)!r})"
+    words = ["dp=cdp", "rounds=1", "dataset=arrays", f"dataset.path={data}"]
+    words += ["partitioner=iid", "partitioner.clients=3"]
+    if where == "method":
+        text = KEEPING.replace("keeps_PLACE", "begins").replace("PLACE", "list")
+        own.write_text(f"import numpy as np\n{load}\n{text}")
+        words, plugins = [*words, "algorithm=begins", "model=softmax"], [str(own)]
+    else:
+        text = NETWORK.replace(where, load).replace("TOP", "").replace("INSIDE", "pass")
+        own.write_text(text)
+        words, plugins = [*words, "algorithm=fedavg", "model=torch", f"model.path={own}:made"], []
+    (run,) = dpfl.run(*words, plugins=plugins, quiet=True)
+    assert run.status == ("done" if where == "nowhere" else "failed")
+    if where != "nowhere":
+        assert f"{data}: opened " in run.result["reason"]
+        assert "comes from `at.objective`" in run.result["reason"]
 
 
 def test_what_dpfl_reads_late_is_not_held_against_a_method(

@@ -358,6 +358,20 @@ def test_a_record_may_be_absent(
     assert failed_checks(half, tmp_path, monkeypatch, *words) == told
 
 
+def test_a_method_may_make_a_release_that_nobody_is_charged_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second round, by its public schedule: what nobody receives need have no noise."""
+    every = method(BEFORE="due = at.mechanism.due('update', at.number)")
+    every = every.replace('ReleaseSpec("update"', 'ReleaseSpec("update", made=MADE(run.rounds)')
+    every = re.sub(
+        r'at\.release\("update", (\w+)\)', r'at.release("update", \1, charged=due)', every
+    )
+    assert "charged=due" in every
+    made = "import numpy as np\nMADE = lambda rounds: np.arange(rounds) % 2 == 0\n"
+    assert failed_checks(made + every, tmp_path, monkeypatch) == set()
+
+
 def test_a_client_who_never_takes_part_shows_nothing() -> None:
     words = [*COHORTS[:2], "participation=poisson", "dataset=synthetic", "dataset.clients=5000"]
     (case,) = cases(lookup("algorithm", "fedavg"), words)
