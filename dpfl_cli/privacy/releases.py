@@ -64,7 +64,7 @@ class ReleaseSpec:
     Attributes:
       name: its name in the ledger.
       shape: "vector" contributions as long as the model, a "scalar", or a "matrix": a packed one,
-        of any length.
+        of any length, the same in every round.
       per_round: how often in a round, at most.
       group: releases of one group are functions of the same contributions and may be priced
         jointly.
