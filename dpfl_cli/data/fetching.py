@@ -256,6 +256,20 @@ def _client(command: list[str], work: Path) -> None:
         raise _SourceFailed(f"{name} exited with {done.returncode}: {' '.join(complaints[:1])}")
 
 
+def _files_of_tar(packed: Path, into: Path) -> None:
+    """Its files, and no links. (tarfile's own filter is not in every Python 3.11.)"""
+    with tarfile.open(packed) as tar:
+        for one in filter(tarfile.TarInfo.isfile, tar):
+            path = into / one.name
+            if not path.resolve().is_relative_to(into.resolve()):
+                raise tarfile.TarError(one.name)
+            content = tar.extractfile(one)
+            assert content is not None  # of a file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file)
+
+
 def _unpack(packed: Path, into: Path) -> None:
     """Everything in a zip, wheel, tar or deb."""
     into.mkdir()
@@ -275,8 +289,7 @@ def _unpack(packed: Path, into: Path) -> None:
         if zipped:
             shutil.unpack_archive(packed, into, "zip")
         else:
-            with tarfile.open(packed) as tar:  # no links: the filter lets some lead outside
-                tar.extractall(into, [one for one in tar if one.isfile()], filter="data")
+            _files_of_tar(packed, into)
     except (tarfile.TarError, zipfile.BadZipFile, RuntimeError, *DAMAGED) as error:
         what = "encrypted" if isinstance(error, RuntimeError) else "damaged, or not an archive"
         raise _SourceFailed(f"{packed.name}: {what}") from error
