@@ -144,13 +144,14 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
             *["dp.unit=record"] * of_records,
         ]
         label = f"{name} ({method})" if own else name
+        label += f" {(given or protected)[0]}"
         words = (f"algorithm={method}", *([] if given else protected), *own, *overrides)
-        yield Case(component, f"{label} {(given or protected)[0]}", words)
-        batches = [f"algorithm.{option}=" for option in batch_options(method)]
-        if group == "model" and batches and not any(map("".join(overrides).count, batches)):
+        yield Case(component, label, words)
+        batches = tuple(f"algorithm.{option}=" for option in batch_options(method))
+        sized = any(word.startswith(batches) for word in overrides)
+        if group == "model" and batches and not sized:
             again = tuple(f"{option}2" for option in batches)
-            label = f"{label} {(given or protected)[0]} {' '.join(again)}"
-            yield Case(component, label, (*words, *again))
+            yield Case(component, f"{label} {' '.join(again)}", (*words, *again))
 
 
 def _level(component: Component, overrides: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ import io
 import math
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +175,10 @@ def print_pivot(
     """
     from dpfl_cli.reproduction.layout import markdown
 
-    _check_keys(records, [*rows, *cols, *best])
+    found = [(record, shown_row(record)) for record in records]
+    _check_keys({key for _, row in found for key in row}, [*rows, *cols, *best])
     chosen = "epsilon" if metric == "epsilon" else metric_of(records, metric)
-    cells = _cells(records, [*rows, *cols, *best], chosen)
+    cells = _cells(found, [*rows, *cols, *best], chosen)
     how = []
     if best:
         cells = _best_of(cells, [*rows, *cols], best, chosen)
@@ -212,9 +213,8 @@ def print_pivot(
         print("\n".join(notes))
 
 
-def _check_keys(records: Sequence[RunRecord], keys: Sequence[str]) -> None:
+def _check_keys(known: Collection[str], keys: Sequence[str]) -> None:
     """A ConfigError where no run has one of the keys of a table, or one is named twice."""
-    known = {key for record in records for key in shown_row(record)}
     for key in keys:
         if key not in known:
             raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
@@ -243,10 +243,11 @@ def _in_order(column: Any) -> list[Any]:
     return [order(one) for one in (column if isinstance(column, tuple) else [column])]
 
 
-def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:
+def _cells(
+    found: Sequence[tuple[RunRecord, Mapping[str, Any]]], keys: Sequence[str], metric: str
+) -> pd.DataFrame:
     """By the values of some keys as they are written: mean, std (ddof 1), seeds, runs and text."""
-    found = [(record, shown_row(record)) for record in records]
-    found.sort(key=lambda pair: [order(pair[1].get(key)) for key in keys])
+    found = sorted(found, key=lambda pair: [order(pair[1].get(key)) for key in keys])
     frame = pd.DataFrame(
         {
             **{key: [text_of(row.get(key)) for _, row in found] for key in keys},

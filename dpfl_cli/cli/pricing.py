@@ -126,7 +126,7 @@ def _check_together(records: "Sequence[RunRecord]") -> None:
                 "do not add up; partitioner.seed=0, say, deals alike whatever the seed is (of data "
                 "that are made up by the seed, and of other options of dataset, nothing does)"
             )
-        if record.result["config"]["dp"]["noise"] == "secret":
+        if record.config["dp"].get("noise") == "secret":
             continue
         if (other := seeds.setdefault(record.result["seed"], record.id)) != record.id:
             raise ConfigError(

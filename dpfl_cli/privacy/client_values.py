@@ -273,8 +273,9 @@ def descended(values: Tensor, rate: Tensor, *directions: Tensor) -> Tensor:
         raise PrivacyError("a step along client values of different runs or clients")
     kind, cohort = _joined(marked, "a local step")
     start, *terms = map(opened, given)
-    # but for a regulariser of weight zero, which is one number for all coordinates
-    slope, *others = [one for one in terms if one.stride(-1) or one[..., :1].any()] or terms[:1]
+    if start.device.type == "cpu":  # but for a regulariser of weight zero: one number for all
+        terms = [one for one in terms if one.stride(-1) or one[..., :1].any()] or terms[:1]
+    slope, *others = terms
     # in place from here on: new memory costs more than these sums
     moved = (
         reduce(Tensor.add_, others[1:], slope + others[0]).mul_(rate) if others else rate * slope

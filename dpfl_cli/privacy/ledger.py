@@ -264,6 +264,7 @@ class ReleaseLog:
         self.floats = np.zeros(len(self.parameters), np.int64)
         self.latest = np.zeros(len(self.parameters), np.int64)
         self._runs = np.arange(len(self.parameters))
+        self._last: tuple[torch.dtype, int] | None = None
         self._range: tuple[Tensor, Tensor] | None = None  # smallest and largest sensitivity [R]
 
     def known(self, rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -271,14 +272,17 @@ class ReleaseLog:
         at = self._runs, rounds - 1
         return self.parameters[at], self.counts[at]
 
-    def check_form(self, form: str, started: Iterable[Ledger]) -> None:
+    def check_form(self, dtype: torch.dtype, length: int, started: Iterable[Ledger]) -> None:
         """A PrivacyError where contributions had another form before: draws are told apart by their
         name and number alone, so that a shorter one would be a piece of a longer one's noise.
 
         Args:
-          form: as of an entry.
+          dtype, length: of a contribution.
           started: what the runs had released before they went on.
         """
+        if self._last == (dtype, length):
+            return
+        form = f"{str(dtype).removeprefix('torch.')}[{length}]"
         if self.form is None:
             before = {
                 one.form for own in started for one in own.entries if one.name == self.entry.name
@@ -289,6 +293,7 @@ class ReleaseLog:
                 f"release '{self.entry.name}' is {form}, and was {self.form} before: noise would "
                 "be used twice; declare a release of its own for each length, in one type of number"
             )
+        self._last = dtype, length
 
     def charge(self, rounds: np.ndarray, charged: np.ndarray, largest: Tensor, size: int) -> None:
         """One release, for the runs of the mask `charged` [R].

@@ -329,7 +329,7 @@ class Mechanism(ABC):
             address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
         largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
         length = values.shape[-1] if values.is_vector else 1
-        log.check_form(f"{str(values.values.dtype)[6:]}[{length}]", self._site.ledger.started)
+        log.check_form(values.values.dtype, length, self._site.ledger.started)
         log.charge(rounds, charged, largest, length)
         return Call(spec, values, parameters, address, sensitivity, largest)
 

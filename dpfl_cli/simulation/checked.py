@@ -34,7 +34,7 @@ def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
     """
     ways, method = _ways(plan, group), plan.algorithm
     if group == "model" and not method.plugin:
-        drawn = [plan.participation.name] if plan.sampling is not None else []
+        drawn = _drawn(plan)
         batches = any(size is not None for size in batch_sizes(method).values())
         ways.append(_in_short(plan.model, method.name, plan.dp.unit, batches, drawn))
     found = _known(plan, group) | dict.fromkeys(ways, rows)
@@ -120,7 +120,7 @@ def _ways(plan: Plan, group: str) -> list[str]:
     """
     choice, method = getattr(plan, group), plan.algorithm
     way: list[Any] = [_shape(choice), plan.dp.unit]
-    drawn = [plan.participation.name] if plan.sampling is not None else []
+    drawn = _drawn(plan)
     if group == "algorithm":
         return [canonical_json([*way, plan.dp.trust, *drawn])]
     if group == "mechanism":
@@ -134,6 +134,10 @@ def _ways(plan: Plan, group: str) -> list[str]:
         if need in provided and (not drawn or lookup("algorithm", name).target.away)
         for batches in (False, True)[: 1 + bool(batch_options(name))]
     ]
+
+
+def _drawn(plan: Plan) -> list[str]:
+    return [plan.participation.name] if plan.sampling is not None else []
 
 
 def _in_short(model: Choice, method: str, unit: str, batches: bool, drawn: Sequence[str]) -> str:
