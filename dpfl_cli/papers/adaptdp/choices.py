@@ -105,6 +105,7 @@ HALF = [
         "section 5.2, Table 2",
         _half("paper"),
         "holds",
+        note="the paper says lower; half is ours",
     ),
     Claim(
         "c1_equal",

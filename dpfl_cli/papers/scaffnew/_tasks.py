@@ -99,6 +99,7 @@ SAME_SEEDS = (
     "the best local steps are those of the lowest mean error over the seeds that judge them too"
 )
 OTHERS_CHOOSE = "the local steps of every seed chosen by the others"  # a reading
+LARGEST = "of several equally good numbers of local steps the largest"  # another
 SCAFFNEW_ALONE = {"DP-ScaffNew alone": {"method": "ScaffNew"}}  # another
 BY_SEED = "a claim of shape, judged seed by seed, all of at least five"
 TWO_MORE = (

@@ -1,6 +1,7 @@
 """Figures 2, 4 and 6 to 9: test error against local steps (section 3.1, Observations 1 and 3)."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     BY_SEED,
     CLIP_NORMS,
     IMAGES_AND_TEXT,
+    LARGEST,
     METHODS,
     NONE,
     OF_NETWORKS,
@@ -102,13 +104,20 @@ def close(private: Sample, free: Sample, points: float) -> Comparison:
     return below(private - free, points)
 
 
-def best_steps(rows: Rows, **cell: Any) -> list[float]:
-    """The best numbers of local steps, over the nominal epsilons."""
-    return [rows.best("error", "tau", eps=eps, **cell) for eps in targets_of(rows)]
+def best_steps(rows: Rows, largest: bool = False, **cell: Any) -> list[float]:
+    """The best numbers of local steps, over the nominal epsilons; of several that are equally
+    good the smallest, or the largest.
+    """
+    best = []
+    for eps in targets_of(rows):
+        ranked = rows.ranked("error", "tau", eps=eps, **cell)
+        equal = ranked.index[ranked == ranked.iloc[0]]
+        best.append(equal[-1 if largest else 0])
+    return best
 
 
-def _falls(rows: Rows, cell: Where) -> bool:
-    return all(high <= 2 * low for low, high in pairwise(best_steps(rows, **cell)))
+def _falls(rows: Rows, cell: Where, largest: bool = False) -> bool:
+    return all(high <= 2 * low for low, high in pairwise(best_steps(rows, largest, **cell)))
 
 
 def _rises(rows: Rows, cell: Where) -> bool:
@@ -162,7 +171,14 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str) -> list[Claim]:
             shape("best local steps do not rise with epsilon", _falls, **both),
             "holds",
             note=f"{BY_SEED}; the paper says that it grows, and what stays the same is ours",
-            readings={"it grows": shape("best local steps fall with epsilon", _rises, **both)},
+            readings={
+                "it grows": shape("best local steps fall with epsilon", _rises, **both),
+                LARGEST: shape(
+                    "best local steps do not rise with epsilon",
+                    partial(_falls, largest=True),
+                    **both,
+                ),
+            },
         ),
         Claim(
             f"c4{suffix}",
@@ -171,9 +187,11 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str) -> list[Claim]:
             first,
             every(close, "error", "eps", **both, best=True, eps=(3.3, NONE), points=5),
             "holds",
-            note="v = 8/m^2, not chosen on results; see scaffnew/extra_nominal; " + SAME_SEEDS,
+            note="the paper says almost comparable; the 5 points and the epsilon are ours; "
+            "v = 8/m^2, not chosen on results; see scaffnew/extra_nominal; " + SAME_SEEDS,
             readings={
                 "within 10 points": {"points": 10},
+                "at nominal epsilon 0.5": {"eps": (0.5, NONE)},
                 **SCAFFNEW_ALONE,
                 OTHERS_CHOOSE: {"best": OTHERS},
             },
