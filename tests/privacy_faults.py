@@ -388,6 +388,20 @@ MENDS = [
         BATCHES,
     ),
     Fault(
+        "privacy data: one client's records decide who of the others is held out",
+        "data/loading.py",
+        'stream_generator(0, "data", crc32(str(name).encode()))',
+        'stream_generator(0, "data", size)',
+        "data/test_arrays.py::test_how_many_records_a_client_has_moves_no_other_clients_test_records",
+    ),
+    Fault(
+        "privacy trust: who is not there sends noise all the same",
+        "simulation/checks.py",
+        'dp.relation == "add_or_remove" and dp.trust in _SENDS',
+        "False",
+        "config/test_compose.py",
+    ),
+    Fault(
         "privacy bounds: squares that are lost hide a length",
         "privacy/bounded.py",
         "    return torch.where(norms < 1e3 * lost, norms + lost, norms)\n",

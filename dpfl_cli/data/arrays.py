@@ -16,9 +16,15 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError, without_values
 from dpfl_cli.config.own_files import OwnFile, OwnPath, content_of, is_code, own_object, read_own
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
-from dpfl_cli.data.loading import HeldOut, Kept, NamedArrays, fraction_of, logger, own_paths
+from dpfl_cli.data.loading import (
+    HeldOut,
+    Kept,
+    NamedArrays,
+    held_out_of,
+    logger,
+    own_paths,
+)
 from dpfl_cli.data.sources import LARGEST, listing_sha256
-from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import text_table
 
 FEW = 4  # records a class has on average, where whole numbers are labels
@@ -53,7 +59,7 @@ def pool_sha256(pool: NamedArrays) -> str:
     return found.hexdigest()
 
 
-@component("dataset", "arrays", revision=1, settings=ArraysSettings)
+@component("dataset", "arrays", revision=2, settings=ArraysSettings)
 class Arrays(Kept):
     """Records of yours: arrays `features` [N, ...], `targets` [N] and, if you like, `clients` [N]
     of a .npz file; a table (.csv, .tsv, .parquet) with columns of these names, all others being
@@ -114,10 +120,11 @@ class Arrays(Kept):
                 size,
             )
         everyone = len(np.unique(pool["clients"])) if "clients" in pool else 0
-        if held := fraction_of(settings.test_fraction, size, f"{size} records"):
-            mixed = stream_generator(0, "data").permutation(size)
-            parts = np.sort(mixed[held:]), np.sort(mixed[:held])
-            pool, test = ({name: one[rows] for name, one in pool.items()} for rows in parts)
+        if settings.test_fraction:
+            tested = held_out_of(pool, settings.test_fraction)
+            pool, test = (
+                {name: one[rows] for name, one in pool.items()} for rows in (~tested, tested)
+            )
         features, targets = pool["features"], pool["targets"]
         natural, names = None, None
         if "clients" in pool:
@@ -143,15 +150,18 @@ class Arrays(Kept):
         train = Records(features, _encoded(targets, labels, "dataset.path"))
         if test is None:
             return Dataset(info, train, None, natural)
-        tested = test["features"]
-        if tested.shape[1:] != info.feature_shape:
+        unseen = test["features"]
+        if unseen.shape[1:] != info.feature_shape:
             raise DataError(
-                f"dataset.test_path={settings.test_path}: features {list(tested.shape[1:])} "
+                f"dataset.test_path={settings.test_path}: features {list(unseen.shape[1:])} "
                 f"a record, and the training records have {list(info.feature_shape)}"
             )
         encoded = _encoded(test["targets"], labels, "dataset.test_path")
-        tests = Records(tested.astype(features.dtype), encoded)
-        return Dataset(info, train, tests, natural, tests_held=held > 0)
+        tests = Records(unseen.astype(features.dtype), encoded)
+        trained = len(contents) > len({*contents.values()})
+        return Dataset(
+            info, train, tests, natural, tests_held=trained or settings.test_fraction > 0
+        )
 
 
 @component("partitioner", "file", revision=1, settings=OwnFile)

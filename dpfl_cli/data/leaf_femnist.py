@@ -47,7 +47,7 @@ from dpfl_cli.data.mnist import Part
 
 CLASSES = 62
 PIXELS = 28 * 28
-DECODER = 1  # raised when decoding changes
+DECODER = 2  # raised when decoding changes
 _SHARE, _CLIENTS, _SPLIT = range(3)  # keys of the stream "data"
 
 
@@ -72,7 +72,7 @@ class FemnistSettings(Settings):
     data_seed: Seed = 0
 
 
-@component("dataset", "femnist", revision=1, settings=FemnistSettings)
+@component("dataset", "femnist", revision=2, settings=FemnistSettings)
 class Femnist(FolderDataset):
     """FEMNIST: handwritten characters by writer, 28x28, 62 classes (LEAF, Caldas et al. 2018).
 
@@ -94,7 +94,9 @@ class Femnist(FolderDataset):
             client = client[arrays["writer"]]
         test = arrays["test"]
         if not test.any():
-            test = held_out(client, settings.test_fraction, [draw(_SPLIT)] * clients)
+            test = held_out(
+                client, settings.test_fraction, (draw(_SPLIT, one) for one in range(clients))
+            )
         return split_dataset(
             DatasetInfo("femnist", "real", sha256, (28, 28), CLASSES, len(client), clients),
             Records(arrays["images"].reshape(-1, 28, 28), arrays["labels"].astype(np.int64)),
@@ -107,12 +109,12 @@ def _decode(files: Files, settings: FemnistSettings) -> NamedArrays:
     """images [N, 784] float32, labels, writer and test [N] of the kept records, and writers: how
     many there are.
     """
-    generator = data_generator(settings, _SHARE)
     writers: dict[str, int] = {}
     rows = []
     for part, name, user in read_users(files, LeafFile[Writer], counted=True):
         writer = writers.setdefault(name, len(writers))
-        kept = np.flatnonzero(generator.random(len(user.y)) < settings.share)
+        draws = data_generator(settings, _SHARE, writer, int(part == "test"))  # nobody else's
+        kept = np.flatnonzero(draws.random(len(user.y)) < settings.share)
         images = np.array(user.x, np.float32).reshape(-1, PIXELS)[kept]
         labels = np.array(user.y, np.int64)[kept]
         sides = np.full(len(kept), writer), np.full(len(kept), part == "test")

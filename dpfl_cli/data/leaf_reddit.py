@@ -90,7 +90,7 @@ class RedditSettings(Settings):
     data_seed: Seed = 0
 
 
-@component("dataset", "reddit", revision=1, settings=RedditSettings)
+@component("dataset", "reddit", revision=2, settings=RedditSettings)
 class Reddit(FolderDataset):
     """Reddit: sequences of 10 tokens of comments, for next-token prediction (LEAF, Caldas et al.
     2018).
@@ -115,7 +115,6 @@ class Reddit(FolderDataset):
         def drawn(part: str, key: int, wanted: int | None) -> tuple[Records, ndarray]:
             """The sequences of a part that are used, client by client, and their clients."""
             user = arrays[f"{part}_user"]
-            generator = data_generator(settings, _DRAWN, key)
             chosen = []
             for client in range(clients):
                 own = np.flatnonzero(owner[user] == client)
@@ -125,9 +124,8 @@ class Reddit(FolderDataset):
                         f"{client} of {clients} has {len(own)} sequences; write at most that (null "
                         "for all of every client), or fewer dataset.clients"
                     )
-                chosen.append(
-                    own if wanted is None else np.sort(generator.permutation(own)[:wanted])
-                )
+                draws = data_generator(settings, _DRAWN, key, client)  # nobody else's
+                chosen.append(own if wanted is None else np.sort(draws.permutation(own)[:wanted]))
             rows = np.concatenate(chosen)
             return Records(arrays[f"{part}_x"][rows], arrays[f"{part}_y"][rows]), owner[user[rows]]
 

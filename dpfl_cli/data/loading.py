@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
+from zlib import crc32
 
 import numpy as np
 from numpy import ndarray
@@ -335,6 +336,28 @@ def held_out(
         own = generator.permutation(np.flatnonzero(client == number))
         held[own[: round(fraction * len(own))]] = True
     return held
+
+
+def held_out_of(pool: NamedArrays, fraction: float) -> ndarray:
+    """[N] bool: which of arrays of one's own are held out for testing, the same for every seed.
+
+    Of every client that they come with such a fraction on average, drawn by a generator of its own
+    name: how many records a client has must say nothing about who of the others is held out.
+    """
+    size = len(pool["targets"])
+    found = np.zeros(size, bool)
+    if "clients" not in pool:
+        mixed = stream_generator(0, "data").permutation(size)
+        found[mixed[: fraction_of(fraction, size, f"{size} records")]] = True
+        return found
+    names, owner = np.unique(pool["clients"], return_inverse=True)
+    ends = np.cumsum(np.bincount(owner))[:-1]
+    for name, own in zip(names, np.split(np.argsort(owner, kind="stable"), ends), strict=True):
+        draws = stream_generator(0, "data", crc32(str(name).encode()))
+        found[draws.permutation(own)[: int(fraction * len(own) + draws.random())]] = True
+    if not found.any():
+        fraction_of(fraction, 0, "the records of any client that was drawn")
+    return found
 
 
 def split_dataset(info: DatasetInfo, records: Records, client: ndarray, test: ndarray) -> Dataset:

@@ -277,6 +277,12 @@ class Mixed(Dealt):
 class Natural(Dealt):
     """The clients that the data come with, or some of them drawn at random."""
 
+    @staticmethod
+    def not_covered(settings: DrawnSettings) -> list[str]:
+        """Who takes part, where the draw can be known."""
+        known = settings.clients is not None and settings.seed is not None
+        return ["which clients are drawn, by the order of all clients' names"] * known
+
     @classmethod
     def clients(cls, settings: DrawnSettings, info: DatasetInfo) -> int:
         """M; refuses data that come without clients."""

@@ -186,7 +186,8 @@ class SyntheticAlphaBeta(Kept):
             "synthetic_alpha_beta", "synthetic", "", (d,), classes, clients * kept, clients
         )
         data = drawn_later(info, kept, held, draw)
-        return replace(data, test_natural=None)  # the test split is all clients' together
+        # the test split is all clients' together
+        return replace(data, test_natural=None, tests_held=held > 0)
 
 
 def _drawn(settings: SyntheticAlphaBetaSettings) -> Pair:

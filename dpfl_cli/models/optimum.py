@@ -16,6 +16,7 @@ import hashlib
 import logging
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import numpy as np
 import torch
@@ -121,7 +122,9 @@ def _newton(problem: LogisticProblem) -> Tensor:
         rows = problem.features * (problem.weights * chance * (1 - chance)).sqrt().unsqueeze(-1)
         hessian = rows.T @ rows
         hessian.diagonal().add_(problem.l2)
-        step = torch.linalg.solve(hessian, problem.gradient(x))
+        step, failed = torch.linalg.solve_ex(hessian, problem.gradient(x))
+        if failed:  # no record may end a run: its residual says that there is no minimiser
+            break
         parts = (x - step / 2**halved for halved in range(HALVINGS))
         better = next((part for part in parts if problem.residual(part) < error), None)
         if better is None:
@@ -152,6 +155,8 @@ def largest_curvature(features: Tensor, weights: Tensor) -> float:
     scaled = features * weights.sqrt().unsqueeze(-1)
     with one_thread():  # what regularisers follow from
         gram = scaled.T @ scaled if len(scaled) > scaled.shape[1] else scaled @ scaled.T
+        if not gram.isfinite().all():  # eigvalsh would raise, and end a run by its data
+            return inf
         return float(torch.linalg.eigvalsh(gram)[-1]) / 4 if len(gram) else 0.0
 
 

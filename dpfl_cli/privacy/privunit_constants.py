@@ -163,8 +163,12 @@ def exact_threshold(epsilon: float, dimension: int) -> tuple[float, float]:
     gap = 2 * float(scipy.special.betaincinv(a, a, scipy.special.expit(-epsilon)))
     if gap < 0.5:
         return 1 - gap, gap
-    # P(|<V, u>| < gamma) = tanh(epsilon / 2)
-    threshold = math.sqrt(float(scipy.special.betaincinv(0.5, a, math.tanh(epsilon / 2))))
+    # P(|<V, u>| < gamma) = tanh(epsilon / 2), which loses its digits where it is almost 1
+    if epsilon > 16:
+        squared = scipy.special.betainccinv(0.5, a, 2 * scipy.special.expit(-epsilon))
+    else:
+        squared = scipy.special.betaincinv(0.5, a, math.tanh(epsilon / 2))
+    threshold = math.sqrt(float(squared))
     return threshold, 1 - threshold
 
 

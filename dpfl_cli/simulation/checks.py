@@ -18,6 +18,9 @@ from dpfl_cli.privacy.releases import REFILLED, ReleaseSpec
 from dpfl_cli.privacy.views import CONVENTIONS
 from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
 
+# What clients themselves send, by trust model.
+_SENDS = {"local": "message", "secure_aggregation": "share of the noise"}
+
 
 def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
     """Method, mechanism, trust model, unit and relation fit each other."""
@@ -40,6 +43,12 @@ def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
     if dp.relation not in mechanism.target.relations:
         raise ConfigError(
             f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}"
+        )
+    if dp.unit == "client" and dp.relation == "add_or_remove" and dp.trust in _SENDS:
+        raise ConfigError(
+            f"dp.relation=add_or_remove under dp.trust={dp.trust}: a client that is not there "
+            f"sends no {_SENDS[dp.trust]}, which tells whether it is, at any epsilon; write "
+            "dp.relation=zero_out, where it sends noise alone (the same sensitivity), or dp=cdp"
         )
 
 

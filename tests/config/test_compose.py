@@ -66,6 +66,11 @@ def refused(*overrides: str) -> str:
         (["dp=ldp", "dp.epsilon=3", "mechanism.noise_multiplier=1"], "both given"),
         (["algorithm=fedexp_naive", "dp=cdp"], "naive"),
         (["dp=ldp", "algorithm.clip_norm=null"], "clip"),
+        (["dp=ldp", "dp.relation=add_or_remove"], "write dp.relation=zero_out"),
+        (
+            ["dp=secure_aggregation", "dp.relation=add_or_remove", "algorithm=fedavg"],
+            "share of the noise",
+        ),
         (["dp.convention=fedxp"], "dp.convention=fedxp: no such convention; did you mean fedexp?"),
         (["dp.trust=locl"], "dp.trust='locl'"),
         (["rounds"], "rounds: not an override"),

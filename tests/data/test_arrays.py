@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import DataError, DpflError
+from dpfl_cli.config.errors import ConfigError, DataError, DpflError
 from dpfl_cli.config.own_files import OwnFile
 from dpfl_cli.data.arrays import Arrays, ArraysSettings, File
 from dpfl_cli.data.federation import Partition
+from dpfl_cli.data.loading import held_out_of
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.run_plan import federation_of
@@ -94,7 +97,8 @@ def test_regression_is_tested_on_the_records_that_are_held_out(tmp_path: Path) -
     assert row["test_loss"] == pytest.approx(np.mean(held.targets**2))
     assert row["train_loss"] == pytest.approx((np.sum(targets**2) - np.sum(held.targets**2)) / 9)
     assert {"test_loss", "train_loss"} <= set(stack.members[0].unreleased)  # private records
-    words[1] = f"dataset.test_path={path}"
+    other = saved(tmp_path, "other.npz", features=FEATURES[:5], targets=targets[:5])
+    words[1] = f"dataset.test_path={other}"
     stack = Stack([Member(make_plan(compose_config(["dataset=arrays", *words, *small])))])
     stack.evaluate({})
     assert "test_loss" in stack.members[0].rows[0]
@@ -411,5 +415,42 @@ def test_clients_without_a_training_record_are_said(
 ) -> None:
     path = saved(tmp_path, features=FEATURES, targets=LABELS, clients=np.arange(12))
     found = Arrays.load(ArraysSettings(path=path, test_fraction=0.5), 0)
-    assert found.info.clients == 6
-    assert "of 6 of the 12 clients all records are held out" in caplog.text
+    assert found.info.clients == len(found.train)
+    assert f"of {12 - len(found.train)} of the 12 clients all records are held out" in caplog.text
+
+
+@given(data=st.data())
+def test_how_many_records_a_client_has_moves_no_other_clients_test_records(
+    data: st.DataObject,
+) -> None:
+    """Nor what it is called, nor whether it is there at all."""
+    counts = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=6))
+    fraction = data.draw(st.sampled_from([0.2, 0.5, 0.8]))
+    mine = data.draw(st.integers(0, len(counts) - 1))
+    owner = np.repeat([f"clinic {one}" for one in range(len(counts))], counts)
+
+    def of_others(owner: np.ndarray, mine: str) -> dict[str, list[bool]]:
+        pool = {"targets": np.zeros(len(owner)), "clients": owner}
+        try:
+            found = held_out_of(pool, fraction)
+        except ConfigError:  # nobody was drawn
+            found = np.zeros(len(owner), bool)
+        return {one: found[owner == one].tolist() for one in {*owner.tolist()} - {mine}}
+
+    name = f"clinic {mine}"
+    expected = of_others(owner, name)
+    assert of_others(np.append(owner, name), name) == expected
+    assert of_others(owner[owner != name], name) == expected
+    renamed = np.where(owner == name, "another", owner)
+    assert of_others(renamed, "another") == expected
+
+
+def test_a_fraction_is_held_out_on_average(tmp_path: Path) -> None:
+    owner = np.repeat(np.arange(2000), 3)
+    found = held_out_of({"targets": np.zeros(6000), "clients": owner}, 0.25)
+    assert abs(found.sum() - 1500) < 4 * np.sqrt(2000 * 0.25 * 0.75)
+    assert np.bincount(owner, found).max() == 1  # 0.75 of a record
+
+
+def test_a_file_that_is_trained_on_and_tested_on_is_not_public(mine: str) -> None:
+    assert Arrays.load(ArraysSettings(path=mine, test_path=mine), 0).tests_owned

@@ -69,6 +69,21 @@ def test_writers_stay_whole_and_every_record_is_used_once(femnist) -> None:
     assert data.info.records == len(data.natural)
 
 
+def test_how_many_records_a_writer_has_moves_nobody_elses(femnist) -> None:
+    settings = FemnistSettings(share=0.5, clients=5, split="writers", test_fraction=0.3)
+
+    def trained() -> dict[int, set[int]]:
+        loading.kept.cache_clear()
+        data = Femnist.load(settings, seed=0)
+        writers, places = of(data.train)
+        return {one: {*places[writers == one].tolist()} for one in range(2, 6)}
+
+    expected = trained()
+    more = {**FIRST, next(iter(FIRST)): next(iter(FIRST.values())) + 1}
+    put(femnist, {"all_data/all_data_0.json": femnist_file(more)})
+    assert trained() == expected
+
+
 def test_a_share_is_drawn_and_iid_deals_evenly(femnist) -> None:
     data = Femnist.load(FemnistSettings(share=0.5, clients=3), seed=0)
     assert FemnistSettings(share=0.5, clients=3) == FemnistSettings(

@@ -147,6 +147,22 @@ def test_what_cannot_be_solved_is_said_once(
     ]
 
 
+@pytest.mark.parametrize("feature", [1e15, 1e200, float("inf")])
+@pytest.mark.parametrize("penalty", [L1Box(), Ball(0.7)])
+def test_no_record_ends_a_run_by_what_is_reported(
+    penalty: Penalty, feature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A singular or infinite Hessian has no minimiser to report, and that is all."""
+    monkeypatch.setattr(optimum, "STEPS", 30)
+    base = make_problem(penalty, l2=0.1)
+    features = base.features.clone()
+    features[0] = feature
+    problem = LogisticProblem(features, base.signs, base.weights, base.l2, base.penalty)
+    found = minimiser(problem)
+    assert found is None or bool(torch.isfinite(found).all())
+    assert largest_curvature(features, base.weights) > 0
+
+
 def test_smoothness_bounds_the_curvature_and_is_reached() -> None:
     """L_i = lambda_max(A_i^T A_i) / (4 n_i) + l2 is the largest eigenvalue of client i's Hessian at
     0.

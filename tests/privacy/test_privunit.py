@@ -187,6 +187,14 @@ def test_the_loss_never_exceeds_the_budget(dimension, rule):
         assert cap.scale > 0
 
 
+@pytest.mark.parametrize("dimension", [10, 237, 600, 5046, 100_000])
+def test_the_exact_rule_keeps_its_digits_at_large_budgets(dimension):
+    """tanh(36 / 2) is 1 to fewer digits than the budget has."""
+    for second in (15.9, 16.1, 20.0, 30.0, 36.2, 36.24):
+        loss = exact_loss(make_cap(0.066, second, "exact", dimension))
+        assert loss == pytest.approx(0.066 + second, abs=1e-8)
+
+
 def test_the_papers_rule_overspends_in_two_dimensions_unless_it_is_cut():
     raw = paper_threshold(2.0, 2)
     mass = 0.5 * betainc(0.5, 0.5, 1 - raw**2)

@@ -61,11 +61,7 @@ def plan_of(words: list[str]) -> Plan:
 
 def kinds() -> list[str]:
     """One run for each method, unit and way to keep state of its clients."""
-    return [
-        name
-        for name in SHARED
-        if "calibrated" not in name and not name.endswith(("zero_out", "add_or_remove"))
-    ]
+    return [name for name in SHARED if "calibrated" not in name and not name.endswith("zero_out")]
 
 
 def test_every_method_that_shares_noise_is_among_them() -> None:
