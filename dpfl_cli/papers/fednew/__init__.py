@@ -72,8 +72,8 @@ PAPER = Paper(
 
 CLIENTS_DIFFER = (
     "47 classes of MNIST and Fashion-MNIST stand in where EMNIST is absent. Principal components "
-    "of EMNIST are fitted on all training images, which no epsilon covers; every record is scaled "
-    "to norm 1."
+    "of EMNIST are fitted on all training images, and its test records chosen by their classes, "
+    "which no epsilon covers; every record is scaled to norm 1."
 )
 FEATURES = (
     "delta is one over the number of the paper's training records (50,000 of CIFAR-10, 60,000 of "
