@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -48,7 +47,7 @@ def even_parts(jobs: int, parts: int) -> list[tuple[int, int]]:
     ([(0, 2), (2, 5)], [(0, 1)])
     """
     parts = min(jobs, parts)
-    return list(pairwise([0, *(jobs * part // parts for part in range(1, parts + 1))]))
+    return [(jobs * part // parts, jobs * (part + 1) // parts) for part in range(parts)]
 
 
 def slices(count: int, size: int) -> list[slice]:
