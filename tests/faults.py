@@ -183,8 +183,8 @@ FAULTS = [
     Fault(
         "the sign of SCAFFOLD's control variates",
         "algorithms/scaffold.py",
-        'drift = control.unsqueeze(1) - state.clients["control"]',
-        'drift = state.clients["control"] - control.unsqueeze(1)',
+        "control.unsqueeze(1) - own",
+        "own - control.unsqueeze(1)",
         "algorithms/test_scaffold.py",
     ),
     Fault(
@@ -321,7 +321,7 @@ FAULTS = [
         "    for path, content in written.items():\n"
         "        _write(path, content)\n"
         "    # a disk that gets all at once writes them in one go\n"
-        "    in_threads([partial(_sync, path) for path in (*written, *folders)], 8)\n"
+        "    in_threads(_sync, zip((*written, *folders)), 8)\n"
         "    if os.path.lexists(target):\n"
         "        shutil.rmtree(old, ignore_errors=True)\n"
         "        target.rename(old)\n"

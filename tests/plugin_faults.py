@@ -34,8 +34,8 @@ MENDS = [
     Fault(
         "privacy plugin: errors of a model say values",
         "models/guarded.py",
-        'raise PrivacyError(f"{name} of the model failed: {without_values(error)}") from error',
-        'raise PrivacyError(f"{name} of the model failed: {error}") from error',
+        "where = without_values(error)",
+        "where = error",
         f"{PLUGINS}::test_a_models_error_carries_no_values_and_is_a_refusal",
     ),
     Fault(

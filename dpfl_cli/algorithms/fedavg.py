@@ -61,7 +61,7 @@ class FedAvg:
     hyper: FedAvgSettings
 
     @staticmethod
-    def releases(settings: FedAvgSettings, run: Setup) -> list[ReleaseSpec]:
+    def releases(settings: LocalSettings, run: Setup) -> list[ReleaseSpec]:
         return [ReleaseSpec("update", note=f"client update {CLIPPED}")]
 
     init = staticmethod(start)

@@ -66,7 +66,6 @@ from dpfl_cli.algorithms.api import (
     RoundResult,
     Setup,
     State,
-    Tensor,
     algorithm,
     torch,
 )
@@ -117,7 +116,11 @@ class FedNewRecord(SecondOrder):
 
     def __init__(self, hyper: FedNewRecordSettings) -> None:
         super().__init__(hyper)
-        self._clips = _clips(hyper)
+        # C1, C2, D; all infinite where C1 is (clip_norm=null): nothing is bounded then
+        free = torch.isinf(hyper.clip_norm)
+        side = torch.where(free, torch.inf, hyper.side_clip_norm)
+        curvature = torch.where(free, torch.inf, hyper.curvature_clip_norm)
+        self._clips = hyper.clip_norm, side, curvature
 
     @staticmethod
     def gaps(settings: FedNewRecordSettings, trust: str, whole_noise: bool) -> list[str]:
@@ -179,13 +182,6 @@ class FedNewRecord(SecondOrder):
         return found, lambda: curvature_diagnostics(
             objective.largest_curvature(start, hyper.curvature, self._clips[2])
         )
-
-
-def _clips(hyper: FedNewRecordSettings) -> tuple[Tensor, Tensor, Tensor]:
-    """[R] C1, C2, D; all infinite where C1 is (clip_norm=null): nothing is bounded then."""
-    free = torch.isinf(hyper.clip_norm)
-    side = torch.where(free, torch.inf, hyper.side_clip_norm)
-    return hyper.clip_norm, side, torch.where(free, torch.inf, hyper.curvature_clip_norm)
 
 
 def _check_constant(settings: FedNewRecordSettings, records: int) -> None:

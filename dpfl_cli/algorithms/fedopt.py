@@ -23,16 +23,13 @@ from typing import Literal
 
 from dpfl_cli.algorithms.api import (
     ALL_TRUSTS,
-    CLIPPED,
     ClientSide,
     Field,
     LocalSettings,
     Number,
     Positive,
-    ReleaseSpec,
     Round,
     RoundResult,
-    Setup,
     State,
     Streams,
     algorithm,
@@ -41,6 +38,7 @@ from dpfl_cli.algorithms.api import (
     torch,
     update_diagnostics,
 )
+from dpfl_cli.algorithms.fedavg import FedAvg
 
 
 class FedOptSettings(LocalSettings):
@@ -66,9 +64,7 @@ class FedOpt:
 
     hyper: FedOptSettings
 
-    @staticmethod
-    def releases(settings: FedOptSettings, run: Setup) -> list[ReleaseSpec]:
-        return [ReleaseSpec("update", note=f"client update {CLIPPED}")]
+    releases = staticmethod(FedAvg.releases)
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpfl_cli.algorithms.base import Round
 from dpfl_cli.algorithms.local import LocalSettings
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.privacy.bounded import Bounded, per_run
+from dpfl_cli.privacy.bounded import per_run
 from dpfl_cli.privacy.client_values import descended
 from dpfl_cli.privacy.draws import Batch, FreshLaw
 from dpfl_cli.privacy.record_bounds import mean_clipped
@@ -145,22 +145,17 @@ def noisy_steps(
     limit = hyper.clip_norm if clip_norm is None else clip_norm
     batches = _batches_of(at, hyper)
     for step in range(hyper.local_steps):
-        release = at.release("gradient", _gradient(at, local, limit, next(batches), hyper))
-        whole = release.mean + objective.regulariser_gradient(mean)
-        mean = mean - per_run(hyper.local_lr, mean) * whole
+        batch = next(batches)
+        if hyper.clipping == "record":
+            gradient = objective.clipped_gradient(local, limit, batch)
+        else:
+            whole = objective.clipped_gradient(local, torch.full_like(limit, torch.inf), batch)
+            gradient = mean_clipped(whole, limit, objective.divisors(batch))
+        release = at.release("gradient", gradient)
+        slope = release.mean + objective.regulariser_gradient(mean)
+        mean = mean - per_run(hyper.local_lr, mean) * slope
         if step < hyper.local_steps - 1 or last:
             slopes = [release.echo, objective.regulariser_gradient(local)]
             slopes += [] if drift is None else [drift]
             local = descended(local, per_run(hyper.local_lr, local), *slopes)
     return local, mean
-
-
-def _gradient(
-    at: Round, local: Tensor, limit: Tensor, batch: Batch | None, hyper: RecordSettings
-) -> Bounded:
-    """(1/m_i) sum_j CLIP(grad l_ij(v_i), C) over a batch, or over all records."""
-    objective = at.objective
-    if hyper.clipping == "record":
-        return objective.clipped_gradient(local, limit, batch)
-    whole = objective.clipped_gradient(local, torch.full_like(limit, torch.inf), batch)
-    return mean_clipped(whole, limit, objective.divisors(batch))

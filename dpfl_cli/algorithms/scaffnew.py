@@ -196,9 +196,8 @@ class ScaffNew:
             update = clip(moved, hyper.clip_norm)  # Delta_i
             release = at.release("update", update, charged=due)
             server["model"] = model + release.mean  # m is zero where clients do not communicate
-            again = server["communications"] + 1
-            server["communications"] = at.where(due, again, server["communications"])
-            server["since"] = at.where(due, torch.zeros_like(again), server["since"])
+            server["communications"] = server["communications"] + per_run(due, server["since"])
+            server["since"] = server["since"] * per_run(~due, server["since"])
             if control is not None:
                 rate = per_run(1 / (hyper.local_steps * hyper.local_lr), control)  # p / eta
                 kept = release.echo if hyper.control == "sent" else update.values  # X_i

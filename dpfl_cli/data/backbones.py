@@ -13,11 +13,9 @@ no antialiasing) before the pixels are normalised.
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -57,8 +55,7 @@ Weights = Mapping[str, Tensor]
 Build = Callable[[Weights, Tensor], Extractor]
 
 
-@dataclass(frozen=True)
-class Backbone:
+class Backbone(NamedTuple):
     """A map from images to features, before it has its weights.
 
     Attributes:
@@ -180,10 +177,6 @@ def _rcf(weights: Weights, public: Tensor) -> Extractor:
     return features
 
 
-def _pixels(weights: Weights, public: Tensor) -> Extractor:
-    return lambda images: images.flatten(1)
-
-
 LITE0 = _network(efficientnet_lite0, "EfficientNet-Lite0", SIDE, [PIXEL_MEAN], [PIXEL_STD])
 RESNET50 = _network(
     lambda: _torchvision().resnet50(weights=None), "torchvision's resnet50", 224, *IMAGENET
@@ -196,7 +189,7 @@ BACKBONES: dict[str, Backbone] = {
         Backbone("resnet50_imagenet", 2, 2048, RESNET50, "path"),
         Backbone("resnet44_cifar100", 2, 64, RESNET44, "path"),
         Backbone("rcf", 2, 4 * FILTERS, _rcf, fitted=True),
-        Backbone("pca", 1, None, _pixels, fitted=True, components=64),
+        Backbone("pca", 1, None, lambda *_: nn.Flatten(), fitted=True, components=64),
     )
 }
 
@@ -210,14 +203,12 @@ def extracted(extract: Extractor, images: ndarray) -> ndarray:
     whole = as_images(images)
     lacking = whole.new_zeros(-len(whole) % BATCH, *whole.shape[1:])
     batches = torch.cat([whole, lacking]).split(BATCH)
-    found = [np.empty(0)] * len(batches)
 
-    def job(number: int) -> None:
+    def features(batch: Tensor) -> ndarray:
         with torch.inference_mode():
-            found[number] = extract(batches[number]).numpy()
+            return extract(batch).numpy()
 
-    one_thread_each([partial(job, number) for number in range(len(batches))])
-    return np.concatenate(found)[: len(images)]
+    return np.concatenate(one_thread_each(features, zip(batches)))[: len(images)]
 
 
 def principal_components(public: ndarray, components: int) -> Callable[[ndarray], ndarray]:

@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from dpfl_cli.data.threads import in_threads
@@ -39,7 +38,7 @@ def replace_folder(target: Path, files: Mapping[str, bytes], new: Path, old: Pat
     for path, content in written.items():
         _write(path, content)
     # a disk that gets all at once writes them in one go
-    in_threads([partial(_sync, path) for path in (*written, *folders)], 8)
+    in_threads(_sync, zip((*written, *folders)), 8)
     if os.path.lexists(target):
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)

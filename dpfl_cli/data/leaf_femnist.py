@@ -20,7 +20,7 @@ from annotated_types import Len
 from numpy import ndarray
 from pydantic import Field
 
-from dpfl_cli.data.emnist import ORIGINS, characters, origin_sha256
+from dpfl_cli.data.emnist import ORIGINS, PIXELS, characters, origin_sha256
 from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
 from dpfl_cli.data.loading import (
     ConfigError,
@@ -46,7 +46,6 @@ from dpfl_cli.data.loading import (
 from dpfl_cli.data.mnist import Part
 
 CLASSES = 62
-PIXELS = 28 * 28
 DECODER = 2  # raised when decoding changes
 _SHARE, _CLIENTS, _SPLIT = range(3)  # keys of the stream "data"
 
@@ -160,22 +159,19 @@ class FemnistSynth(Kept):
         def drawn(part: Part, key: int) -> Pair:
             generator = data_generator(settings, key)
             labels = generator.permutation(np.arange(clients * each[key]) % CLASSES)
-            images = characters(part, labels, partial(_another, part, generator))
+
+            def another(source: int, here: ndarray, own: ndarray) -> ndarray:
+                if len(here) > len(own):
+                    raise ConfigError(
+                        f"dataset.{part}_records: femnist_synth needs {len(here)} images of class "
+                        f"{source % 10} of {ORIGINS[source // 10]}, which has {len(own)}; write "
+                        "less, or fewer dataset.clients"
+                    )
+                return generator.permutation(own)[: len(here)]
+
+            images = characters(part, labels, another)
             return np.divide(images, np.float32(255), dtype=np.float32), labels
 
         shape, records = (28, 28), clients * settings.train_records
         info = DatasetInfo("femnist_synth", "standin", sha256, shape, CLASSES, records, clients)
         return drawn_later(info, *each, lambda: [(drawn("train", 0), drawn("test", 1))])
-
-
-def _another(
-    part: Part, generator: np.random.Generator, source: int, here: ndarray, own: ndarray
-) -> ndarray:
-    """Another image for each place; a ConfigError where there are not so many."""
-    if len(here) > len(own):
-        raise ConfigError(
-            f"dataset.{part}_records: femnist_synth needs {len(here)} images of class "
-            f"{source % 10} of {ORIGINS[source // 10]}, which has {len(own)}; write less, or fewer "
-            "dataset.clients"
-        )
-    return generator.permutation(own)[: len(here)]

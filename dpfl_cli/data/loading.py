@@ -14,7 +14,6 @@ begins with the sha256 of the rest, a numpy archive, and one that is damaged is 
 import fcntl
 import hashlib
 import io
-import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -41,6 +40,7 @@ from dpfl_cli.config.own_files import OwnPath
 from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.files import write_atomically
+from dpfl_cli.data.programs import logger
 from dpfl_cli.data.sources import (
     FOLDERS,
     Files,
@@ -58,7 +58,6 @@ from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 from dpfl_cli.data.threads import slices
 
-logger = logging.getLogger("dpfl")
 DIGEST = 32  # bytes
 NamedArrays = dict[str, ndarray]
 AT_ONCE = 1 << 22  # numbers that a step of a generated data set works on at once

@@ -27,6 +27,7 @@ from numpy import ndarray
 from numpy.random import Generator
 from pydantic import Field
 
+from dpfl_cli.data.backbones import IMAGENET
 from dpfl_cli.data.loading import (
     FOLDERS,
     Count,
@@ -55,8 +56,6 @@ from dpfl_cli.data.loading import (
     split_dataset,
 )
 
-MEAN = (0.485, 0.456, 0.406)  # of ImageNet's channels, as usually published
-STD = (0.229, 0.224, 0.225)
 BLACK = 1  # brightest value of a row or column that is cut away
 IMAGES = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 NAME, GRADE, DEPARTMENT = "image name", "retinopathy grade", "ophthalmologic department"
@@ -78,8 +77,9 @@ class MessidorSettings(Settings):
 def normalised(images: ndarray) -> ndarray:
     """[N, 3, h, w] float32 scaled by ImageNet's means and stds, from [N, h, w, 3] in 0..255."""
     scaled = np.divide(images, np.float32(255), dtype=np.float32)
-    scaled -= np.array(MEAN, np.float32)
-    scaled /= np.array(STD, np.float32)
+    means, stds = np.array(IMAGENET, np.float32)
+    scaled -= means
+    scaled /= stds
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
 
 

@@ -49,30 +49,19 @@ def _compiled(single: bool) -> Sampler | None:
 
 
 def _checked(single: bool) -> Sampler:
-    draw = _built(single)
-    found, wanted = np.empty((2, CHECKED), np.float32 if single else np.float64)
-    for made, numbers in ((draw, found), (_by_numpy, wanted)):
-        made(Generator(np.random.SFC64(0)), numbers)
-    if not np.array_equal(found, wanted):
-        raise ValueError("this numpy draws others")
-    return draw
-
-
-def _built(single: bool) -> Sampler:
-    from numba import types
     from numba.np.random import _constants as tables
 
     from dpfl_cli.data.normal_loops import normal_of
 
     kind: Any = np.float32 if single else np.float64
-    name, number = ("float", types.float32) if single else ("double", types.float64)
+    name, number = ("float", "float32") if single else ("double", "float64")
     widths, inside, heights = (getattr(tables, f"{one}_{name}") for one in ("wi", "ki", "fi"))
     signed = np.concatenate((widths, -widths)).astype(kind)
     layers = signed, inside.astype(np.int64), heights.astype(kind)
     edges = kind(tables.ziggurat_nor_r), kind(tables.ziggurat_nor_inv_r)
-    numbers = number[::1]
-    types_ = types.uint64[::1], numbers, types.int64[::1], numbers, number, number, numbers
-    program = built(normal_of(single), "the drawing of normal numbers", 2, types_)
+    numbers = f"{number}[::1]"
+    types = f"uint64[::1], {numbers}, int64[::1], {numbers}, {number}, {number}, {numbers}"
+    program = built(normal_of(single), "the drawing of normal numbers", 2, types)
 
     def draw(generator: Generator, out: ndarray) -> None:
         known: Any = generator.bit_generator.state
@@ -80,4 +69,9 @@ def _built(single: bool) -> Sampler:
             raise ValueError("out of a draw is not contiguous")
         program(known["state"]["state"], *layers, *edges, out.reshape(-1))
 
+    found, wanted = np.empty((2, CHECKED), kind)
+    for made, drawn in ((draw, found), (_by_numpy, wanted)):
+        made(Generator(np.random.SFC64(0)), drawn)
+    if not np.array_equal(found, wanted):
+        raise ValueError("this numpy draws others")
     return draw

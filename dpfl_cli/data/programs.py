@@ -17,7 +17,7 @@ fallbacks: list[str] = []  # what this process does without, and why: of a resul
 
 
 def built(
-    source: Callable[..., Any], name: str, seconds: int, signature: tuple[Any, ...], **options: Any
+    source: Callable[..., Any], name: str, seconds: int, signature: str, **options: Any
 ) -> Any:
     """A function compiled for arguments of these types and no others; it leaves the interpreter's
     lock while it works.
@@ -26,6 +26,7 @@ def built(
 
     Args:
       name, seconds: what people read is built, and how long it takes them.
+      signature: the arguments' types as numba writes them, "int64, float32[:, ::1]".
       options: of numba's `njit`.
 
     Raises:
@@ -36,8 +37,9 @@ def built(
     from numba.core.event import Event, Listener, install_listener
 
     # numba keeps compiled code by the file of the function; it may be made of those beside it too
-    files = sorted(Path(inspect.getfile(source)).parent.glob("*.py"))
-    made_with = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    own = Path(inspect.getfile(source))
+    made_of = b"".join(file.read_bytes() for file in sorted(own.parent.glob("*.py")))
+    made_with = hashlib.sha256(made_of).hexdigest()[:12]
     source.__qualname__ = f"{source.__name__}_{made_with}"
     program: Any = njit(nogil=True, **options)(source)
     with suppress(RuntimeError):  # no folder to keep it in: the next process compiles it again
@@ -51,7 +53,7 @@ def built(
         def on_end(self, event: Event) -> None:
             pass
 
-    with install_listener("numba:compile", Notice()), Path(inspect.getfile(source)).open() as file:
+    with install_listener("numba:compile", Notice()), own.open() as file:
         with suppress(OSError):  # of a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)  # what another process builds just now is read then
         program.compile(signature)

@@ -19,7 +19,7 @@ import tomllib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import chain
@@ -139,8 +139,7 @@ def catalogue_entry(name: str) -> DatasetEntry:
 # --- files on this machine ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Digest:
+class Digest(NamedTuple):
     """Size in bytes, md5 and sha256 of a file's uncompressed content."""
 
     size: int
@@ -148,8 +147,7 @@ class Digest:
     sha256: str
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """Where a data set's files are: paths by file name, names of absent files, and what is wrong
     with files that are there, by name.
     """
@@ -268,7 +266,7 @@ def _digest(path: Path, size: int, time: int) -> Digest:
         return Digest(**json.loads(memo.read_text()))
     found = compute_digest(path)
     with suppress(OSError):
-        write_atomically(memo, json.dumps(asdict(found)).encode())
+        write_atomically(memo, json.dumps(found._asdict()).encode())
     return found
 
 

@@ -17,7 +17,7 @@ are others than the host's, and may differ between kinds of GPUs.
 
 import zlib
 from collections.abc import ItemsView, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
@@ -227,10 +227,10 @@ class Streams:
                 out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
                 continue
             jobs += [
-                partial(_fill, wanted, out, runs, mine, (*address, tile))
+                (wanted, out, runs, mine, (*address, tile))
                 for address, runs in sharing(self.seeds, wanted.rounds.tolist())
             ]
-        in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
+        in_threads(_fill, jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         return out
 
     def _tile(self, wanted: Draw, tile: int, clients: int, dtype: type[np.floating]) -> ndarray:
@@ -243,10 +243,10 @@ class Streams:
         if known != epochs:
             values = np.empty((len(epochs), depth, clients, wanted.size), dtype)
             jobs = [
-                partial(_fill, wanted, values, runs, slice(None), (*address, tile))
+                (wanted, values, runs, slice(None), (*address, tile))
                 for address, runs in sharing(self.seeds, epochs)
             ]
-            in_threads(jobs, usable_threads() if values.size >= THREAD_VALUES else 1)
+            in_threads(_fill, jobs, usable_threads() if values.size >= THREAD_VALUES else 1)
             self._kept[key] = epochs, values
         return values[np.arange(len(epochs)), within]
 

@@ -6,11 +6,10 @@ computes.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
-from itertools import pairwise
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -48,7 +47,7 @@ def even_parts(jobs: int, parts: int) -> list[tuple[int, int]]:
     ([(0, 2), (2, 5)], [(0, 1)])
     """
     parts = min(jobs, parts)
-    return list(pairwise([0, *(jobs * part // parts for part in range(1, parts + 1))]))
+    return [(jobs * part // parts, jobs * (part + 1) // parts) for part in range(parts)]
 
 
 def slices(count: int, size: int) -> list[slice]:
@@ -60,21 +59,21 @@ def slices(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def in_threads(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Does all jobs, in any order, on this many threads; what they return is in theirs.
+def in_threads(job: Callable[..., T], given: Iterable[Iterable[Any]], threads: int) -> list[T]:
+    """job(*arguments) for all arguments that are given (`zip(values)`, where it takes one), in any
+    order, on this many threads; what it returns is in theirs.
 
     The caller works too and waits for nobody who has not begun, so calls from several threads share
     the pool without harm.
     """
-    threads = min(threads, len(jobs))
-    found: dict[int, T] = {}
-    waiting = iter(list(enumerate(jobs)))  # threads take the next one off it, which is atomic
+    calls, found = list(given), dict[int, T]()
+    waiting = iter(list(enumerate(calls)))  # threads take the next one off it, which is atomic
 
     def work() -> None:
-        for number, job in waiting:
-            found[number] = job()
+        for number, arguments in waiting:
+            found[number] = job(*arguments)
 
-    helpers = [_pool().submit(work) for _ in range(threads - 1)]
+    helpers = [_pool().submit(work) for _ in range(min(threads, len(calls)) - 1)]
     try:
         work()
     finally:
@@ -83,12 +82,14 @@ def in_threads(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
         for helper in helpers:
             if not helper.cancel():
                 helper.result()
-    return [found[number] for number in range(len(jobs))]
+    return [found[number] for number in range(len(calls))]
 
 
-def one_thread_each(jobs: Sequence[Callable[[], T]], threads: int | None = None) -> list[T]:
+def one_thread_each(
+    job: Callable[..., T], given: Iterable[Iterable[Any]], threads: int | None = None
+) -> list[T]:
     """`in_threads`, where torch computes each job with one thread; as many jobs at once as torch
-    has threads, or as given.
+    has threads, or as many as asked.
 
     The bits of a product depend on how many threads it has, and threads of torch's own wait for
     each other after every operation.
@@ -97,11 +98,11 @@ def one_thread_each(jobs: Sequence[Callable[[], T]], threads: int | None = None)
 
     before = torch.get_num_threads()
 
-    def work(job: Callable[[], T]) -> T:
+    def work(*arguments: Any) -> T:
         torch.set_num_threads(1)
-        return job()
+        return job(*arguments)
 
     try:
-        return in_threads([partial(work, job) for job in jobs], threads or before)
+        return in_threads(work, given, threads or before)
     finally:
         torch.set_num_threads(before)

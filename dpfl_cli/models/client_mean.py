@@ -8,6 +8,7 @@ Learning Algorithms", 2023, arXiv:2304.05127, section 3 (clients' test errors ha
 from typing import Literal
 
 import numpy as np
+from numpy import ndarray
 from torch import Tensor
 
 from dpfl_cli.data.federation import Federation, Records
@@ -31,10 +32,10 @@ class ClientMeanNetwork(Network):
     percent, and test_loss.
     """
 
-    def test_weights(self, federation: Federation, tests: Records) -> np.ndarray:
+    def test_weights(self, federation: Federation, tests: Records) -> ndarray:
         return shares_of(federation, self.settings.average, self.test_sizes(tests))
 
-    def test_sizes(self, tests: Records) -> np.ndarray:
+    def test_sizes(self, tests: Records) -> ndarray:
         """[N] how much a test record counts in its client's mean; all alike."""
         return np.ones(len(tests))
 
@@ -43,7 +44,7 @@ class ClientMeanNetwork(Network):
         return {**found, "test_error": 100.0 - found["accuracy"]}
 
 
-def shares_of(federation: Federation, average: str, sizes: np.ndarray) -> np.ndarray:
+def shares_of(federation: Federation, average: str, sizes: ndarray) -> ndarray:
     """[N] weights of the test records, whose sum is 1.
 
     Args:
@@ -62,7 +63,7 @@ def shares_of(federation: Federation, average: str, sizes: np.ndarray) -> np.nda
     return sizes / sizes.sum()
 
 
-def own_clients(federation: Federation) -> np.ndarray | None:
+def own_clients(federation: Federation) -> ndarray | None:
     """[M] which of the dataset's own clients each client is; None where they are others."""
     natural, partition = federation.dataset.natural, federation.partition
     if natural is None or not len(partition.indices) or (partition.counts == 0).any():

@@ -4,10 +4,8 @@ Two ways to compute, tested equal: a compiled kernel (`cnn_kernel`), on the host
 is, and, where it cannot be built, torch client after client (`Network`).
 """
 
-from __future__ import annotations
-
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -20,12 +18,9 @@ from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, GRADIENT, KERNEL, CnnShape
 from dpfl_cli.models.images import ImageInputs, image_classes
 from dpfl_cli.models.network import Network
-from dpfl_cli.models.objective import misfit
+from dpfl_cli.models.objective import ByName, misfit
 from dpfl_cli.models.pools import Pools
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-
-if TYPE_CHECKING:
-    from dpfl_cli.models.cnn_kernel import CnnKernel
 
 SMALLEST = 13  # side of an image, of which two convolutions and poolings leave something
 EVALUATED = 256  # test records that the kernel takes as one client
@@ -99,7 +94,7 @@ class CnnObjective(ImageInputs, Network):
         rates = _table(learning_rate)
         return self._computed(kernel, DESCENT, start.unsqueeze(1), rates, shift, steps)
 
-    def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
+    def metrics(self, parameters: Tensor) -> ByName:
         """accuracy [R] in percent and test_loss [R] (mean cross-entropy), both on the test split;
         where a federation has none, what other networks have.
         """
@@ -116,12 +111,12 @@ class CnnObjective(ImageInputs, Network):
             out = np.empty((self.runs, len(ends) - 1, 2), np.float32)
             part = Partition(np.arange(len(test)), ends)
             start = _table(parameters.unsqueeze(1))
-            kernel.compute(EVALUATION, *self._flat(test), part, runs, start, out)
+            kernel(EVALUATION, *self._flat(test), part, runs, start, out)
             rows[runs] = out[runs].sum(axis=1, dtype=np.float64) / len(test)
         loss, right = torch.from_numpy(rows).to(self.device, self.dtype).unbind(1)
         return {"accuracy": 100.0 * right, "test_loss": loss}
 
-    def _kernel(self) -> CnnKernel | None:
+    def _kernel(self) -> Any:
         """The compiled kernel, where it applies: float32, numba works, and no subclass says
         otherwise what the kernel computes.
         """
@@ -129,13 +124,13 @@ class CnnObjective(ImageInputs, Network):
         own = any(KERNELS & vars(kind).keys() for kind in kinds[: kinds.index(CnnObjective)])
         return None if own or self.dtype != torch.float32 else compiled_kernel(self.shape)
 
-    def _computed(self, kernel: CnnKernel, mode: int, start: Tensor, *numbers: Any) -> ClientValues:
+    def _computed(self, kernel: Any, mode: int, start: Tensor, *numbers: Any) -> ClientValues:
         """[R, M, d] what the kernel makes of the clients' records; `numbers` as it takes them."""
         first, out = _table(start), np.empty((self.runs, self.clients, self.dimension), np.float32)
         for number, federation in enumerate(self.federations):
             runs, records = np.flatnonzero(self.index == number), federation.dataset.train
             partition = federation.partition
-            kernel.compute(mode, *self._flat(records), partition, runs, first, out, *numbers)
+            kernel(mode, *self._flat(records), partition, runs, first, out, *numbers)
         return client_values(torch.from_numpy(out).to(self.device))
 
     def _flat(self, records: Records) -> tuple[np.ndarray, np.ndarray]:
@@ -150,12 +145,12 @@ def _table(values: Tensor) -> np.ndarray:
 
 
 @cache
-def compiled_kernel(shape: CnnShape) -> CnnKernel | None:
+def compiled_kernel(shape: CnnShape) -> Any:
     """The kernel for a shape, or None, saying so once, where it cannot be built."""
 
-    def make() -> CnnKernel:
-        from dpfl_cli.models.cnn_kernel import CnnKernel  # the compiler takes its time to import
+    def make() -> Any:
+        from dpfl_cli.models.cnn_kernel import cnn_kernel  # the compiler takes its time to import
 
-        return CnnKernel(shape)
+        return cnn_kernel(shape)
 
     return built_or_none(make, "the CNN kernel", "using the torch path, which is slower")

@@ -6,13 +6,14 @@ compiled with them once for each shape of network. The order of every sum is fix
 own records: results do not depend on threads, on other clients or on other runs.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numba import types
 from numba.extending import register_jitable
+from numpy import ndarray
 
 from dpfl_cli.data.federation import Partition
 from dpfl_cli.data.programs import built
@@ -76,15 +77,21 @@ def add_lanes(rows, sums):  # type: ignore[no-untyped-def]
         sums[row] = rows[0, row, 0]
 
 
-def _program(shape: CnnShape) -> Any:
-    """The loop over clients, steps and blocks of records for one shape, compiled."""
+def cnn_kernel(shape: CnnShape) -> Callable[..., None]:
+    """`compute` with its program for one shape, a loop over clients, steps and blocks of records.
+    Building it takes seconds the first time on a machine, later it is read from disk.
+
+    Raises:
+      Exception: of any kind, where numba cannot compile; there is no list of what can go wrong in a
+        compiler.
+    """
     key, layers, hidden = repr(shape), shape.layers, shape.hidden or 0
     d, classes, top = shape.dimension, shape.classes, len(layers) - 1
     pixels, convolved = layers[0].plane, layers[1].stop
     between, features = layers[0].values, layers[1].values
     hidden_start, last_start = layers[2].start, layers[top].start
 
-    def compute(  # type: ignore[no-untyped-def]
+    def clients_of(  # type: ignore[no-untyped-def]
         mode, images, labels, indices, offsets, runs, first, last, start, rates, drift, steps, out
     ):
         clients, blocks = len(offsets) - 1, 1
@@ -167,61 +174,50 @@ def _program(shape: CnnShape) -> Any:
                 for t in range(d):
                     out[run, client, t] = v[t] - source[t] if mode == DESCENT else gradient[t]
 
-    table, integers = types.float32[:, :, ::1], types.int64[::1]
+    table, integers = "float32[:, :, ::1]", "int64[::1]"
     signature = (
-        *(types.int64, types.float32[:, ::1], *[integers] * 4, types.int64, types.int64),
-        *(table, types.float32[::1], table, types.int64, table),
+        f"int64, float32[:, ::1], {integers}, {integers}, {integers}, {integers}, int64, int64, "
+        f"{table}, float32[::1], {table}, int64, {table}"
     )
     name = "the CNN kernel of this network"
-    return built(compute, name, 10, signature, fastmath={"contract"})
+    return partial(compute, built(clients_of, name, 10, signature, fastmath={"contract"}))
 
 
-class CnnKernel:
-    """The compiled program of one shape. Building it takes seconds the first time on a machine,
-    later it is read from disk.
+def compute(
+    program: Any,
+    mode: int,
+    images: ndarray,
+    labels: ndarray,
+    partition: Partition,
+    runs: ndarray,
+    start: ndarray,
+    out: ndarray,
+    rates: ndarray | None = None,
+    drift: ndarray | None = None,
+    steps: int = 1,
+) -> None:
+    """Computes all clients of some runs; the numbers do not depend on the threads.
 
-    Raises:
-      Exception: of any kind, where numba cannot compile; there is no list of what can go wrong in a
-        compiler.
+    Args:
+      program: of the network's shape.
+      mode: DESCENT: out[r, i] = v - start after `steps` steps v <- v - rate * (gradient +
+        drift[r, i]);
+        GRADIENT: out[r, i] = gradient of the mean loss; EVALUATION: out[r, i] = (sum of losses,
+        number of right answers).
+      images: [N, pixels] float32; labels: [N] int64.
+      partition: which of them are whose, M clients.
+      runs: [q] int64, those of the R runs that hold these records.
+      start: [R, M, d] float32, or [R, 1, d], where the clients of a run start from.
+      out: [R, M, d], or [R, M, 2] for an evaluation, float32.
+      rates: [R] float32 learning rates.
+      drift: [R, M, d] float32, or None.
     """
-
-    def __init__(self, shape: CnnShape) -> None:
-        self._program = _program(shape)
-
-    def compute(
-        self,
-        mode: int,
-        images: np.ndarray,
-        labels: np.ndarray,
-        partition: Partition,
-        runs: np.ndarray,
-        start: np.ndarray,
-        out: np.ndarray,
-        rates: np.ndarray | None = None,
-        drift: np.ndarray | None = None,
-        steps: int = 1,
-    ) -> None:
-        """Computes all clients of some runs; the numbers do not depend on the threads.
-
-        Args:
-          mode: DESCENT: out[r, i] = v - start after `steps` steps v <- v - rate * (gradient +
-            drift[r, i]);
-            GRADIENT: out[r, i] = gradient of the mean loss; EVALUATION: out[r, i] = (sum of losses,
-            number of right answers).
-          images: [N, pixels] float32; labels: [N] int64.
-          partition: which of them are whose, M clients.
-          runs: [q] int64, those of the R runs that hold these records.
-          start: [R, M, d] float32, or [R, 1, d], where the clients of a run start from.
-          out: [R, M, d], or [R, M, 2] for an evaluation, float32.
-          rates: [R] float32 learning rates.
-          drift: [R, M, d] float32, or None.
-        """
-        threads = torch.get_num_threads()
-        rates = np.zeros(len(start), np.float32) if rates is None else rates
-        drift = np.zeros((1, 1, start.shape[2]), np.float32) if drift is None else drift
-        arrays = (images, labels, partition.indices, partition.offsets, runs)
-        jobs = [
-            partial(self._program, mode, *arrays, *part, start, rates, drift, steps, out)
-            for part in even_parts(len(runs) * partition.clients, PARTS * threads)
-        ]
-        in_threads(jobs, threads)
+    threads = torch.get_num_threads()
+    rates = np.zeros(len(start), np.float32) if rates is None else rates
+    drift = np.zeros((1, 1, start.shape[2]), np.float32) if drift is None else drift
+    arrays = (images, labels, partition.indices, partition.offsets, runs)
+    in_threads(
+        lambda *part: program(mode, *arrays, *part, start, rates, drift, steps, out),
+        even_parts(len(runs) * partition.clients, PARTS * threads),
+        threads,
+    )

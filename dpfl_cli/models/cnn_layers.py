@@ -47,11 +47,11 @@ def convolve(code: Code, layer: CnnLayer, x: Any, v: Any, out: Any, masks: Any) 
     """
     h, w = layer.size
     group = _share(layer.outputs, SUMS // len(OFFSETS))
-    sums = [[Sum(code) for _ in OFFSETS] for _ in range(group)]
     with code.loop(h) as i, code.loop(w) as j, code.loop(layer.outputs // group) as g:
-        for o, row in enumerate(sums):
-            for cell in row:
-                cell.set(code.spread(v, g * group + (layer.biases + o)))
+        sums = [
+            [Sum(code, code.spread(v, g * group + (layer.biases + o))) for _ in OFFSETS]
+            for o in range(group)
+        ]
         with code.loop(layer.inputs) as c:
             corner = c * layer.plane + i * (2 * layer.width) + j * 2
             first = g * (group * layer.inputs * TAPS) + c * TAPS + layer.start
@@ -70,7 +70,8 @@ def convolve(code: Code, layer: CnnLayer, x: Any, v: Any, out: Any, masks: Any) 
             place = g * (group * h * w) + i * w + j + o * h * w
             code.store(code.select(passed, best, code.zero) if layer.relu else best, out, place)
             for k, mask in enumerate((code.select(below, *reversed(right)), below, passed)):
-                code.store_mask(mask, masks, place * MASKS + k)
+                bits = code.builder.bitcast(mask, ir.IntType(code.lanes))
+                code.store(bits, masks, place * MASKS + k)
 
 
 def _window(
@@ -79,7 +80,10 @@ def _window(
     """A pooling window's gradient, and whether its right column and its lower row won."""
     h, w = layer.size
     place = o * (h * w) + i * w + j
-    right, below, passed = (code.load_mask(masks, place * MASKS + k) for k in range(MASKS))
+    bits, kind = ir.IntType(code.lanes), ir.VectorType(ir.IntType(1), code.lanes)
+    right, below, passed = (
+        code.builder.bitcast(code.load(masks, place * MASKS + k, bits), kind) for k in range(MASKS)
+    )
     gradient = code.load(delta, place)
     return code.select(passed, gradient, code.zero) if layer.relu else gradient, right, below
 
@@ -97,9 +101,10 @@ def kernel_gradient(
     with code.loop(layer.outputs) as o, code.loop(layer.inputs) as c:
         place = o * (layer.inputs * TAPS) + c * TAPS + layer.start
         for rows in _rows(KERNEL):
-            sums = {tap: Sum(code) for tap in product(rows, range(KERNEL))}
-            for (r, s), cell in sums.items():
-                cell.set(code.load(gradient, place + (r * KERNEL + s)))
+            sums = {
+                (r, s): Sum(code, code.load(gradient, place + (r * KERNEL + s)))
+                for r, s in product(rows, range(KERNEL))
+            }
             with code.loop(h) as i, code.loop(w) as j:
                 g, right, below = _window(code, layer, o, i, j, delta, masks)
                 corner = c * layer.plane + i * (2 * layer.width) + j * 2
@@ -113,9 +118,9 @@ def kernel_gradient(
                         sums[r, s].add(g, code.select(right, row[s + 1], row[s]))
             for (r, s), cell in sums.items():
                 code.store(cell.get(), gradient, place + (r * KERNEL + s))
-    total, one = Sum(code), ir.Constant(code.vector, [1.0] * code.lanes)
+    one = ir.Constant(code.vector, [1.0] * code.lanes)
     with code.loop(layer.outputs) as o:
-        total.set(code.load(gradient, o + layer.biases))
+        total = Sum(code, code.load(gradient, o + layer.biases))
         with code.loop(h) as i, code.loop(w) as j:
             total.add(one, _window(code, layer, o, i, j, delta, masks)[0])
         code.store(total.get(), gradient, o + layer.biases)
@@ -132,9 +137,10 @@ def input_gradient(code: Code, layer: CnnLayer, delta: Any, v: Any, masks: Any, 
     with code.loop(layer.inputs) as c, code.loop(h) as i, code.loop(w) as j:
         corner = c * layer.plane + i * (2 * layer.width) + j * 2
         for rows in _rows(PATCH):
-            sums = {place: Sum(code) for place in product(rows, range(PATCH))}
-            for (r, s), cell in sums.items():
-                cell.set(code.load(out, corner + (r * layer.width + s)))
+            sums = {
+                (r, s): Sum(code, code.load(out, corner + (r * layer.width + s)))
+                for r, s in product(rows, range(PATCH))
+            }
             with code.loop(layer.outputs) as o:
                 g, right, below = _window(code, layer, o, i, j, delta, masks)
                 first = o * (layer.inputs * TAPS) + c * TAPS + layer.start
@@ -167,10 +173,8 @@ def _products(
     """
     rows, depth = size
     group = _share(rows, SUMS)
-    sums = [Sum(code) for _ in range(group)]
     with code.loop(rows // group) as g:
-        for r, cell in enumerate(sums):
-            cell.set(begin(g * group + r))
+        sums = [Sum(code, begin(g * group + r)) for r in range(group)]
         with code.loop(depth) as j:
             value, first = code.load(x, j), g * (group * strides[0]) + j * strides[1] + strides[2]
             for r, cell in enumerate(sums):

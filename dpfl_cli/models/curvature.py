@@ -14,7 +14,7 @@ inverts; the forms are this file's own).
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -247,7 +247,7 @@ def damped_inverse(matrices: Tensor, damping: Tensor, floor: bool) -> Tensor:
         out.copy_(torch.where(usable, (vectors / shifted) @ vectors.mT, torch.nan))
 
     runs = zip(matrices.double(), damping.double(), result, strict=True)
-    one_thread_each([partial(invert, *run) for run in runs], None if matrices.is_cpu else 1)
+    one_thread_each(invert, runs, None if matrices.is_cpu else 1)
     return result
 
 
@@ -262,11 +262,11 @@ def precondition(values: Tensor, matrices: Tensor, width: int) -> Tensor:
     result = torch.empty_like(rows)
     # each by itself: else a BLAS may round otherwise
     jobs = [
-        partial(product, own[None, part], matrix[None], out[None, part])
+        (own[None, part], matrix[None], out[None, part])
         for own, matrix, out in zip(rows, matrices, result, strict=True)
         for part in slices(len(own), PRECONDITIONED)
     ]
-    one_thread_each(jobs, None if values.is_cpu else 1)
+    one_thread_each(product, jobs, None if values.is_cpu else 1)
     return result.view(values.shape)
 
 
@@ -293,17 +293,16 @@ def covariance_inverse(gram: Tensor, damping: float | Tensor) -> Tensor:
     result = torch.empty_like(gram)
     unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
-    def invert(some: slice) -> None:
-        damped = gram[some].clone()
+    def invert(first: int, stop: int) -> None:
+        damped = gram[first:stop].clone()
         damped.diagonal(dim1=1, dim2=2).add_(damping)
         factor, failed = torch.linalg.cholesky_ex(damped)
         inverse = torch.linalg.solve_triangular(factor, unit.expand_as(damped), upper=False)
         inverse.masked_fill_((failed > 0)[:, None, None], torch.nan)
-        product(inverse.mT, inverse, result[some])
+        product(inverse.mT, inverse, result[first:stop])
 
     threads = torch.get_num_threads() if gram.is_cpu else 1
-    parts = [slice(*ends) for ends in even_parts(len(gram), threads)]
-    one_thread_each([partial(invert, some) for some in parts], threads)
+    one_thread_each(invert, even_parts(len(gram), threads), threads)
     return result
 
 

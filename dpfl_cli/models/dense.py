@@ -31,7 +31,7 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.threads import one_thread_each
 from dpfl_cli.models.losses import CrossEntropy, Loss, right
-from dpfl_cli.models.objective import Objective, misfit
+from dpfl_cli.models.objective import ByName, Objective, misfit
 from dpfl_cli.models.passes import Layer, Passes
 from dpfl_cli.models.prox import penalty_of
 from dpfl_cli.models.records import (
@@ -178,7 +178,7 @@ class Dense(Objective):
         """As the contract, for the penalty g that settings name."""
         return penalty_of(self.settings).prox(values, per_run(step, values))
 
-    def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
+    def metrics(self, parameters: Tensor) -> ByName:
         """`train_loss`, (1/M) sum_i of the clients' mean loss (of their first records, where
         settings have `train_loss_records`), and on the test split, where there is one, `accuracy`
         in percent and `test_loss` (mean loss), each [R]; and `gradient_quantiles`, where settings
@@ -188,7 +188,7 @@ class Dense(Objective):
         found = {"train_loss": loss, **self.asked_quantiles(parameters)}
         return found | self._test_scores(parameters)
 
-    def _test_scores(self, models: Tensor) -> dict[str, Tensor]:
+    def _test_scores(self, models: Tensor) -> ByName:
         """`accuracy` and `test_loss` at models [R, d], where there is a test split."""
         if self._tests is None:
             return {}
@@ -263,8 +263,9 @@ class Dense(Objective):
         # every thread has a part of its own of a block
         for block in pool.together(lambda records: threads * self._pair_bytes(records)):
             given = block.of(models.unsqueeze(1))
-            jobs = [partial(self._part_scores, given, part, scores) for part in block.parts(PART)]
-            block.put(result, sum(one_thread_each(jobs, threads), result.new_zeros(())))
+            jobs = ((given, part, scores) for part in block.parts(PART))
+            sums = one_thread_each(self._part_scores, jobs, threads)
+            block.put(result, sum(sums, result.new_zeros(())))
         return list((result[:, 0] / pool.counts.shape[1]).unbind(-1))
 
     def _part_scores(

@@ -1,7 +1,5 @@
 """Objectives of plugins, of which nobody knows what they do with the data."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from dpfl_cli.config.errors import DpflError, PrivacyError, without_values
@@ -18,13 +16,14 @@ class Guarded:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.objective, name)
-        return partial(self._call, name, found) if callable(found) else found
 
-    @staticmethod
-    def _call(name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except (DpflError, MemoryError):
-            raise
-        except Exception as error:
-            raise PrivacyError(f"{name} of the model failed: {without_values(error)}") from error
+        def call(*args: Any, **options: Any) -> Any:
+            try:
+                return found(*args, **options)
+            except (DpflError, MemoryError):
+                raise
+            except Exception as error:
+                where = without_values(error)
+                raise PrivacyError(f"{name} of the model failed: {where}") from error
+
+        return call if callable(found) else found

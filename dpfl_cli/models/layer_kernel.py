@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import types
+from numpy import ndarray
 from torch import Tensor
 
 from dpfl_cli.data.programs import built
@@ -47,18 +47,18 @@ class Layout(NamedTuple):
     loss: int
     scale: float
     outs: int
-    vectors: np.ndarray
-    places: np.ndarray
-    since: np.ndarray
-    rows: np.ndarray
-    targets: np.ndarray
-    norms: np.ndarray
-    firsts: np.ndarray
-    counts: np.ndarray
+    vectors: ndarray
+    places: ndarray
+    since: ndarray
+    rows: ndarray
+    targets: ndarray
+    norms: ndarray
+    firsts: ndarray
+    counts: ndarray
     block: int
 
 
-Layouts = list[tuple[np.ndarray, int, Layout]]  # the runs that use each, and how many records
+Layouts = list[tuple[ndarray, int, Layout]]  # the runs that use each, and how many records
 
 
 def layouts(pool: Pool, loss: Loss, outs: int, dtype: torch.dtype) -> Layouts:
@@ -70,7 +70,7 @@ def layouts(pool: Pool, loss: Loss, outs: int, dtype: torch.dtype) -> Layouts:
     number = NUMBERS[dtype]
     norms = pool.squared_norms.double().sqrt()
     rows, records = pool.features.numpy(), (pool.targets.double().numpy(), norms.numpy())
-    size, lanes = NEAREST if outs == 1 else NEAR, VECTOR_BYTES // np.dtype(number).itemsize
+    size, lanes = NEAREST if outs == 1 else NEAR, VECTOR_BYTES // dtype.itemsize
     width = -(-rows.shape[1] // lanes) * lanes
     block = max(1, min(BLOCK, size // (VECTOR_BYTES * width)) // 8) * 8
     kind, found = (loss.number, loss.scale, outs), []
@@ -104,25 +104,22 @@ class LayerKernel:
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        number = types.float64 if dtype == torch.float64 else types.float32
-        every, integer = number[:, :, ::1], types.int64
-        value, values, numbers = types.float64, types.float64[::1], integer[::1]
-
-        def layout(kind: Any) -> tuple[Any, ...]:  # and the number of the call
-            begins = integer, value, integer, kind[:, :, ::1], numbers, numbers
-            return *begins, number[:, ::1], values, values, numbers, numbers, integer, integer
-
+        number = np.dtype(NUMBERS[dtype]).name
+        every, numbers, values = f"{number}[:, :, ::1]", "int64[::1]", "float64[::1]"
+        layout = (  # and the number of the call, and the runs
+            f"int64, float64, int64, {{}}[:, :, ::1], {numbers}, {numbers}, {number}[:, ::1], "
+            f"{values}, {values}, {numbers}, {numbers}, int64, int64, {numbers}, "
+        )
         compute = (
-            *layout(number), numbers, every, integer[:, :, :, ::1], values, values, integer, values,
-            every, every, integer, integer,
-        )  # fmt: skip
-        solve = (
-            *layout(value), numbers, every, every, values, values, value, every, integer, integer,
-        )  # fmt: skip
+            f"{every}, int64[:, :, :, ::1], {values}, {values}, int64, {values}, {every}, {every}, "
+            "int64, int64"
+        )
+        solve = f"{every}, {every}, {values}, {values}, float64, {every}, int64, int64"
         options: Any = {"error_model": "numpy", "fastmath": {"contract"}}
         name = "the kernel of linear layers"
-        self._compute = built(loops.compute, name, 10, compute, **options)
+        self._compute = built(loops.compute, name, 10, layout.format(number) + compute, **options)
         name += " for second-order methods"
+        solve = layout.format("float64") + solve
         self._solve = cache(lambda: built(loops.solve, name, 5, solve, **options))
 
     def compute(
@@ -181,7 +178,7 @@ class LayerKernel:
             self._share(self._solve(), SHARED_WORK, layout, runs, _arrays(*given))
 
     @staticmethod
-    def _share(program: Any, work: int, layout: Layout, runs: np.ndarray, given: list[Any]) -> None:
+    def _share(program: Any, work: int, layout: Layout, runs: ndarray, given: list[Any]) -> None:
         """Does the jobs of a program, on several threads where its operations are worth it."""
         threads, jobs = torch.get_num_threads(), len(runs) * len(layout.counts)
         if threads == 1 or work < SHARED_WORK:
@@ -189,4 +186,4 @@ class LayerKernel:
             return
         call = partial(program, *layout, next(_calls), runs, *given)
         parts = max(threads, min(8 * threads, work // PART_WORK))  # small: threads begin late
-        in_threads([partial(call, *part) for part in even_parts(jobs, parts)], threads)
+        in_threads(call, even_parts(jobs, parts), threads)

@@ -52,9 +52,8 @@ def _load(  # type: ignore[no-untyped-def]
             if len(batch):
                 number = batch[number] if j < size else -1
             there = j < size and 0 <= number < count
-            y[j] = targets[first + number] if there else 0.0
-            norm[j] = norms[first + number] if there else 0.0
             own[lane] = first + number if there else 0
+            y[j], norm[j] = targets[own[lane]], norms[own[lane]]
         if not anew:
             continue
         transposed(features, start + i, rows, own, tiles)
@@ -86,28 +85,31 @@ def _softmax(z, n, work):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
+def _slope(loss, scale, z, y, number):  # type: ignore[no-untyped-def]
+    """dl/dz of an only output, of a type of numbers: a plain one would make it float64."""
+    one = number(1.0)
+    if loss == LOGISTIC:  # -y / (1 + exp(y z)), by exp(-|y z|) so that nothing overflows
+        margin = y * z
+        e = exp_of_negative(-abs(margin))
+        return -y * (e if margin > number(0.0) else one) / (one + e)
+    return number(2.0 * scale) * (z - y)
+
+
+@njit(inline="always")
 def _slopes(loss, scale, z, y, n, work, squares):  # type: ignore[no-untyped-def]
     """z <- s = dl/dz, squares[j] = ||s_j||^2, j < n."""
-    number = z.dtype.type  # of all that follows: a plain number would make it float64
-    zero, one = number(0.0), number(1.0)
-    if loss == CROSS_ENTROPY:
-        _softmax(z, n, work)
-        squares[:n] = zero
-        for a in range(len(z)):
-            for j in range(n):
-                z[a, j] -= one if y[j] == number(a) else zero
-                squares[j] += z[a, j] * z[a, j]
+    number = z.dtype.type
+    if loss != CROSS_ENTROPY:
+        for j in range(n):
+            z[0, j] = _slope(loss, scale, z[0, j], y[j], number)
+            squares[j] = z[0, j] * z[0, j]
         return
-    if loss == LOGISTIC:  # -y / (1 + exp(y z)), by exp(-|y z|) so that nothing overflows
+    _softmax(z, n, work)
+    squares[:n] = number(0.0)
+    for a in range(len(z)):
         for j in range(n):
-            margin = y[j] * z[0, j]
-            e = exp_of_negative(-abs(margin))
-            z[0, j] = -y[j] * (e if margin > zero else one) / (one + e)
-    else:
-        for j in range(n):
-            z[0, j] = number(2.0 * scale) * (z[0, j] - y[j])
-    for j in range(n):
-        squares[j] = z[0, j] * z[0, j]
+            z[a, j] -= number(1.0) if y[j] == number(a) else number(0.0)
+            squares[j] += z[a, j] * z[a, j]
 
 
 @njit(inline="always")
@@ -145,12 +147,7 @@ def _along_record(  # type: ignore[no-untyped-def]
     if len(drift):
         turn = rate * inner(x, drift, len(x))
     for _ in range(steps):
-        here = z + along * norm * norm
-        slope = 2.0 * scale * (here - y)  # numbers, as `_slopes` has them for vectors
-        if loss == LOGISTIC:
-            e = exp_of_negative(-abs(y * here))
-            slope = -y * (e if y * here > 0.0 else 1.0) / (1.0 + e)
-        along -= rate * slope
+        along -= rate * _slope(loss, scale, z + along * norm * norm, y, np.float64)
         z -= turn
     for k in range(len(out)):
         out[k] = along * x[k]
@@ -164,8 +161,7 @@ def compute(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Jobs first_job ... last_job - 1 of (client, run) pairs, runs innermost."""
     batched, clipped, drifting = batch.shape[3] > 0, len(limits) > 0, len(drift) > 0
-    one_number = loss != CROSS_ENTROPY and outs == 1 and not l2.any()
-    alone = one_number and steps > 0 and not batched
+    alone = loss != CROSS_ENTROPY and outs == 1 and steps > 0 and not batched and not l2.any()
     number, (_, width, lanes) = laid_out.dtype.type, laid_out.shape
     kept, most_records = len(laid_out) > 0 and not batched, block * lanes
     p = parameters.shape[2] // outs

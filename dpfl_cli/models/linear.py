@@ -11,7 +11,7 @@ from torch import Tensor
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.losses import Squared
-from dpfl_cli.models.objective import misfit
+from dpfl_cli.models.objective import ByName, misfit
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.single_layer import SingleLayer
 
@@ -54,7 +54,7 @@ class LinearRegression(SingleLayer):
         """As the contract, with `objective`."""
         return super().unreleased() | ({"objective"} if self.settings.objective else set())
 
-    def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
+    def metrics(self, parameters: Tensor) -> ByName:
         """`distance` ||w - w*|| and `relative_distance` ||w - w*|| / ||w*|| (where the optimum w*
         is known), and `train_loss` (1/M) sum_i mean_j (x_ij . w - y_ij)^2, each [R]; where there is
         a test split `test_loss`, its mean of the same; where settings ask for them `objective`,

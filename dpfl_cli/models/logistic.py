@@ -29,7 +29,7 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.models.losses import Logistic
-from dpfl_cli.models.objective import Objective, misfit
+from dpfl_cli.models.objective import ByName, Objective, misfit
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.prox import PenaltySettings, penalty_of
@@ -92,7 +92,7 @@ class LogisticRegression(SingleLayer):
         """-1 for class 0, 1 for class 1."""
         return 2.0 * targets - 1.0
 
-    def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
+    def metrics(self, parameters: Tensor) -> ByName:
         """Each [R]: `train_loss`, F = (1/M) sum_i f_i + g with g on its domain (a model outside is
         not infinitely bad); with l2 > 0, of the minimiser x* of F, `squared_error` ||x - x*||^2 /
         ||x*||^2 (unless x* = 0, which a large l1 weight makes) and `suboptimality` F(x) - F(x*);

@@ -14,7 +14,7 @@ from dpfl_cli.config.component import Count, component
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.data.leaf_reddit import IGNORED, UNK
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
-from dpfl_cli.models.objective import misfit
+from dpfl_cli.models.objective import ByName, misfit
 
 LAYERS = 2
 
@@ -79,7 +79,7 @@ class Lstm2(ClientMeanNetwork):
         )
         return each.sum(dim=1) / (targets != IGNORED).sum(dim=1).clamp(min=1)
 
-    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    def scores(self, outputs: Tensor, targets: Tensor) -> ByName:
         predicted = outputs.argmax(dim=2)
         right = (predicted == targets) & (predicted > UNK)
         accuracy = 100.0 * right.sum(dim=1) / (targets != IGNORED).sum(dim=1).clamp(min=1)

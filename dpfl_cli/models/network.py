@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
@@ -35,7 +36,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.threads import one_thread_each, slices
 from dpfl_cli.models.layerwise import RecordGradients, RecordRows, layer_gradients
 from dpfl_cli.models.modules import default_values, kept_bytes, trainable
-from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.objective import ByName, Objective
 from dpfl_cli.models.pools import ClientPart, HeldRecords, Pools
 from dpfl_cli.models.records import bounded_shares
 from dpfl_cli.privacy.bounded import Bounded
@@ -47,8 +48,8 @@ DEVICE_BYTES = 2 << 30  # the same of a device's
 PASS_RECORDS, CLIPPED_VALUES = 1000, 1 << 25  # in a pass; numbers of gradients made at once
 
 _dimensions: dict[tuple[Any, str, str], int] = {}  # by what networks are made from, for a grid
-Weighted = tuple[Records, np.ndarray, np.ndarray]  # some records of a pool, and their weights
-Scores = Callable[[Tensor, Tensor], dict[str, Tensor]]
+Weighted = tuple[Records, ndarray, ndarray]  # some records of a pool, and their weights
+Scores = Callable[[Tensor, Tensor], ByName]
 WATCHED = "watched_train_loss"
 
 
@@ -76,11 +77,11 @@ class Network(Objective):
         self._threads = None if self.device.type == "cpu" else 1  # as many as torch has
         self._pools = Pools(self.device, self.dtype)
 
-    def _hold(self, federations: list[Federation], index: np.ndarray) -> None:
+    def _hold(self, federations: list[Federation], index: ndarray) -> None:
         super()._hold(federations, index)
         self._held_records = HeldRecords(federations, index, self.records)
 
-    def among(self, federations: list[Federation], index: np.ndarray) -> Network:
+    def among(self, federations: list[Federation], index: ndarray) -> Network:
         other = copy.copy(self)
         other._hold(federations, index)
         return other  # which shares the network and the data on the device
@@ -118,7 +119,7 @@ class Network(Objective):
             return (outputs.reshape(targets.shape) - targets).square()
         return functional.cross_entropy(outputs, targets, reduction="none")
 
-    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    def scores(self, outputs: Tensor, targets: Tensor) -> ByName:
         """Name -> [n]; metrics are their means over test records. `accuracy`, of classes, is in
         percent.
         """
@@ -127,11 +128,11 @@ class Network(Objective):
             return found
         return {"accuracy": 100.0 * (outputs.argmax(dim=1) == targets), **found}
 
-    def test_weights(self, federation: Federation, tests: Records) -> np.ndarray:
+    def test_weights(self, federation: Federation, tests: Records) -> ndarray:
         """[N] weights in metrics of a federation's test records, whose sum is 1; all equal."""
         return np.full(len(tests), 1.0 / len(tests))
 
-    def initial_values(self, generator: np.random.Generator) -> np.ndarray:
+    def initial_values(self, generator: np.random.Generator) -> ndarray:
         """[d] initial parameters of one run; those of PyTorch's layers (`default_values`)."""
         return np.concatenate([value.ravel() for value in default_values(self._module, generator)])
 
@@ -204,21 +205,17 @@ class Network(Objective):
         width = max(1, int(self.held.max())) if batch is None else batch.shape[-1]
         return self._each_client(work, parameters, batch, width)
 
-    def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
+    def metrics(self, parameters: Tensor) -> ByName:
         """Each [R]: `train_loss`, (1/M) sum_i of the clients' mean losses; `scores` of test
         records; and where asked `watched_train_loss`, a client's own, and `gradient_quantiles`.
         """
-        loss = partial(
-            self._evaluated, parameters, lambda *given: {"train_loss": self.losses(*given)}
-        )
-        found = loss([self._train(one) for one in self.federations])
+        found = self._train_loss(parameters, "train_loss")
         watched = getattr(self.settings, "watched_client", None)
         if watched is not None:
-            own = loss([self._train(federation, watched) for federation in self.federations])
-            found[WATCHED] = own["train_loss"]
+            found |= self._train_loss(parameters, WATCHED, watched)
         return found | self.asked_quantiles(parameters) | self._tested(parameters)
 
-    def _tested(self, parameters: Tensor) -> dict[str, Tensor]:
+    def _tested(self, parameters: Tensor) -> ByName:
         """Each [R]: means of `scores` over test records; none where a federation has none."""
         tests: list[Weighted] = []
         for federation in self.federations:
@@ -229,13 +226,13 @@ class Network(Objective):
         return self._evaluated(parameters, self.scores, tests)
 
     def record_gradients(
-        self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor
+        self, parameters: ByName, inputs: Tensor, targets: Tensor
     ) -> list[RecordGradients]:
         """Gradients of n records' losses, by every parameter in order."""
         if self.by_layers:
             return layer_gradients(self.module, lambda: self._losses(parameters, inputs, targets))
 
-        def loss(own: dict[str, Tensor], one: Tensor, target: Tensor) -> Tensor:
+        def loss(own: ByName, one: Tensor, target: Tensor) -> Tensor:
             return self._losses(own, one.unsqueeze(0), target.unsqueeze(0)).squeeze(0)
 
         found = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, targets)
@@ -244,9 +241,7 @@ class Network(Objective):
     def _minibatches_at_once(self, parameters: Tensor, batch: Tensor) -> Tensor:
         """[R, M, d] gradients of a batch [R, M, b] by one call, as `gradient` on a device."""
 
-        def mean_loss(
-            own: dict[str, Tensor], inputs: Tensor, targets: Tensor, shares: Tensor
-        ) -> Tensor:
+        def mean_loss(own: ByName, inputs: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
             return self._losses(own, inputs, targets) @ shares
 
         result = torch.zeros_like(parameters)
@@ -296,18 +291,17 @@ class Network(Objective):
             with torch.no_grad():
                 work(part, result[run, client])
 
-        pairs = np.ndindex(self.runs, self.clients)
-        one_thread_each([partial(job, *pair) for pair in pairs], self._threads)
+        one_thread_each(job, np.ndindex(self.runs, self.clients), self._threads)
         return client_values(result)
 
-    def _passes(self, part: ClientPart, most: int) -> Iterator[tuple[Tensor, Tensor, np.ndarray]]:
+    def _passes(self, part: ClientPart, most: int) -> Iterator[tuple[Tensor, Tensor, ndarray]]:
         """Inputs, targets and places of a client's records, `most` at a time."""
         for some in slices(len(part.numbers), most):
             yield *self._records(part.records, part.numbers[some]), part.places[some]
 
     def _record_gradients(
         self, part: ClientPart
-    ) -> Iterator[tuple[list[RecordGradients], Tensor, np.ndarray]]:
+    ) -> Iterator[tuple[list[RecordGradients], Tensor, ndarray]]:
         """`record_gradients` of k records, their norms [k] in float64, infinite or NaN where they
         are not finite, and places, for some records at a time.
         """
@@ -341,11 +335,11 @@ class Network(Objective):
         losses = partial(self._losses, own, inputs, targets)
         return max(1, kept_bytes(losses, own.values()))
 
-    def _losses(self, own: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+    def _losses(self, own: ByName, inputs: Tensor, targets: Tensor) -> Tensor:
         """[n] the records' losses at parameters by name."""
         return self.losses(functional_call(self.module, own, (inputs,)), targets)
 
-    def _named(self, values: Tensor, needs_gradient: bool = False) -> dict[str, Tensor]:
+    def _named(self, values: Tensor, needs_gradient: bool = False) -> ByName:
         """The parameters [..., *shape] by name, from [..., d], apart, for a product's bits."""
         parts = values.split([shape.numel() for shape in self._shapes.values()], dim=-1)
         named = zip(self._shapes.items(), parts, strict=True)
@@ -354,20 +348,21 @@ class Network(Objective):
             for (name, shape), part in named
         }
 
-    def _train(self, federation: Federation, client: int | None = None) -> Weighted:
-        """The records that train losses are means over, of one client or the mean of all."""
+    def _train_loss(self, parameters: Tensor, name: str, client: int | None = None) -> ByName:
+        """[R] by this name: the train loss of one client, or the mean of all."""
         most = getattr(self.settings, "train_loss_records", None)
-        part = federation.partition
-        if client is not None:
-            part = part.of(np.array([client]))
-        if most is not None:
-            part = part.first(most)
-        weights = np.repeat(1.0 / np.maximum(part.counts, 1) / part.clients, part.counts)
-        return federation.dataset.train, part.indices, weights
+        records: list[Weighted] = []
+        for federation in self.federations:
+            part = federation.partition
+            if client is not None:
+                part = part.of(np.array([client]))
+            if most is not None:
+                part = part.first(most)
+            weights = np.repeat(1.0 / np.maximum(part.counts, 1) / part.clients, part.counts)
+            records.append((federation.dataset.train, part.indices, weights))
+        return self._evaluated(parameters, lambda *given: {name: self.losses(*given)}, records)
 
-    def _evaluated(
-        self, parameters: Tensor, scores: Scores, records: list[Weighted]
-    ) -> dict[str, Tensor]:
+    def _evaluated(self, parameters: Tensor, scores: Scores, records: list[Weighted]) -> ByName:
         """Each [R]: weighted sums of scores at parameters [R, d], of every federation's records."""
         rows = [
             self._means(values, records[number], scores)
@@ -375,24 +370,24 @@ class Network(Objective):
         ]
         return {name: torch.stack([row[name] for row in rows]).to(self.dtype) for name in rows[0]}
 
-    def _means(self, parameters: Tensor, given: Weighted, scores: Scores) -> dict[str, Tensor]:
+    def _means(self, parameters: Tensor, given: Weighted, scores: Scores) -> ByName:
         """Weighted sums, in float64, of the scores of some records at parameters [d]."""
         records, numbers, weights = given
         parts = slices(max(1, len(numbers)), self._pass_records)
-        named, found = self._named(parameters), [dict[str, Tensor]() for _ in parts]
+        named = self._named(parameters)
         self._pools.of(records)
 
-        def job(place: int, part: slice) -> None:
+        def job(part: slice) -> ByName:
             inputs, targets = self._records(records, numbers[part])
             share = on_device(weights[part], self.device)
             with torch.no_grad():
                 values = scores(functional_call(self.module, named, (inputs,)), targets)
-            found[place] = {name: value.double() @ share for name, value in values.items()}
+            return {name: value.double() @ share for name, value in values.items()}
 
-        one_thread_each([partial(job, *one) for one in enumerate(parts)], self._threads)
+        found = one_thread_each(job, zip(parts), self._threads)
         return {name: torch.stack([part[name] for part in found]).sum() for name in found[0]}
 
-    def _records(self, records: Records, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _records(self, records: Records, numbers: ndarray) -> tuple[Tensor, Tensor]:
         """The network's inputs and the targets of some records."""
         features, targets = self._pools.of(records)
         rows = on_device(numbers, self.device)

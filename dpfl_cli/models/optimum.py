@@ -13,7 +13,6 @@ References:
 """
 
 import hashlib
-import logging
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -23,10 +22,9 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.data.federation import Federation
+from dpfl_cli.data.programs import logger
 from dpfl_cli.models.prox import L1Box, Penalty
 from dpfl_cli.models.records import one_thread
-
-logger = logging.getLogger("dpfl")
 
 # of the residual, relative to the largest gradient that the records can have (at least 1)
 TOLERANCE = 1e-12

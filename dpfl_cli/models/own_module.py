@@ -11,7 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -59,11 +59,10 @@ class OwnModule(Network):
     def __init__(self, settings: OwnModuleSettings, *rest: Any) -> None:
         self._unused: dict[int, tuple[nn.Module, Memory]] = {}
         super().__init__(settings, *rest)
-        shape, classes = self.info.feature_shape, self.info.classes
-        content = settings.identity()["content"]
-        self._unseen = _unseen(settings.path, content, shape, classes, self.dtype, self.device)
+        own = wanted_by(settings, self.info)
+        self._unseen = _unseen(own, self.dtype, self.device)
         if self.device.type != "cpu":
-            _, self.at_once = _tried(settings, self.info)
+            _, self.at_once = _checked(own)
 
     @property
     def module(self) -> nn.Module:
@@ -93,20 +92,35 @@ class OwnModule(Network):
                 f"{info.name} have targets of shape {list(info.target_shape)}"
             )
         own_object(settings.path, "model.path", EXAMPLE)
-        return _tried(settings, info)[0]
+        return _checked(wanted_by(settings, info))[0]
 
     @classmethod
     def network(cls, settings: OwnModuleSettings, info: DatasetInfo) -> nn.Module:
-        return _made(settings.path, info.feature_shape, info.classes, SEED)
+        return _made(wanted_by(settings, info), SEED)
 
     def initial_values(self, generator: np.random.Generator) -> np.ndarray:
-        info, seed = self.info, int(generator.integers(2**63))
-        module = _made(self.settings.path, info.feature_shape, info.classes, seed)
+        module = _made(wanted_by(self.settings, self.info), int(generator.integers(2**63)))
         return torch.cat([one.flatten() for one in trainable(module).values()]).detach().numpy()
 
 
-def _made(path: str | None, shape: tuple[int, ...], classes: int | None, seed: int) -> nn.Module:
+class Wanted(NamedTuple):
+    """A module: where it is, a hash of the file, and what it may ask for."""
+
+    path: str | None
+    content: str
+    shape: tuple[int, ...]
+    classes: int | None
+
+
+def wanted_by(settings: OwnModuleSettings, info: DatasetInfo) -> Wanted:
+    """The module that settings name, for a data set."""
+    content = settings.identity()["content"]
+    return Wanted(settings.path, content, info.feature_shape, info.classes)
+
+
+def _made(wanted: Wanted, seed: int) -> nn.Module:
     """The module, whose layers draw from torch's generator at a seed."""
+    path, _, shape, classes = wanted
     found = own_object(path, "model.path", EXAMPLE)
     where = f"model.path={path}"
     if isinstance(found, nn.Module):
@@ -131,22 +145,15 @@ def _made(path: str | None, shape: tuple[int, ...], classes: int | None, seed: i
     return module.float()
 
 
-def _tried(settings: OwnModuleSettings, info: DatasetInfo) -> tuple[int, bool]:
-    content = settings.identity()["content"]
-    return _checked(settings.path, content, info.feature_shape, info.classes)
-
-
 @lru_cache(maxsize=16)
-def _checked(
-    path: str | None, content: str, shape: tuple[int, ...], classes: int | None
-) -> tuple[int, bool]:
+def _checked(wanted: Wanted) -> tuple[int, bool]:
     """The number of trainable parameters of a module that a federation can train, and whether vmap
     goes over them too; a matrix that is filled from them in place, say, stands in the way.
 
     Tried on drawn records: one by one, together, and with gradients; what it gives of one must be
     the same whatever it saw before, in all these ways, and if it saw nothing.
     """
-    module = _made(path, shape, classes, SEED).eval()
+    module, (path, _, shape, classes) = _made(wanted, SEED).eval(), wanted
     where = f"model.path={path}"
     for one in module.modules():
         if isinstance(one, nn.modules.batchnorm._BatchNorm):
@@ -182,12 +189,8 @@ def _checked(
         """What one gives of a record at first, and after others; and what another one does that
         never saw this record.
         """
-        own = _made(path, shape, classes, SEED).eval()
-        return [
-            own(records[:1]).detach(),
-            after(own),
-            after(_made(path, shape, classes, SEED).eval()),
-        ]
+        own = _made(wanted, SEED).eval()
+        return [own(records[:1]).detach(), after(own), after(_made(wanted, SEED).eval())]
 
     def tried(job: Callable[[], T]) -> T:
         try:
@@ -201,10 +204,10 @@ def _checked(
     with torch.no_grad():
         together = tried(lambda: module(records))
         alone = tried(lambda: [module(one.unsqueeze(0)) for one in records])
-    wanted = [(3, classes)] if classes else [(3,), (3, 1)]
-    if not isinstance(together, Tensor) or together.shape not in wanted:
+    right = [(3, classes)] if classes else [(3,), (3, 1)]
+    if not isinstance(together, Tensor) or together.shape not in right:
         gives = list(together.shape) if isinstance(together, Tensor) else type(together).__name__
-        raise ConfigError(f"{where}: gives {gives} for 3 records, not {list(wanted[0])}")
+        raise ConfigError(f"{where}: gives {gives} for 3 records, not {list(right[0])}")
     apart = torch.stack(alone).reshape(together.shape)
     if not torch.allclose(together, apart, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(f"{where}: a record's output depends on the other records of its batch")
@@ -236,17 +239,10 @@ def _memory(module: nn.Module) -> Memory:
 
 
 @cache
-def _unseen(
-    path: str | None,
-    content: str,
-    shape: tuple[int, ...],
-    classes: int | None,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> list[Tensor]:
+def _unseen(wanted: Wanted, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
     """Some drawn records, and what a module gives of them that saw no data, nor did its file."""
-    module = _made(path, shape, classes, SEED).to(device, dtype).eval()
-    records = _drawn(shape).to(device, dtype)
+    module = _made(wanted, SEED).to(device, dtype).eval()
+    records = _drawn(wanted.shape).to(device, dtype)
     return [records, *_given(module, records)]
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from dpfl_cli.data.devices import on_device
@@ -27,7 +28,7 @@ class Pools:
             self._known[records] = self._tensor(records.features), self._tensor(records.targets)
         return self._known[records]
 
-    def _tensor(self, values: np.ndarray) -> Tensor:
+    def _tensor(self, values: ndarray) -> Tensor:
         whole = np.issubdtype(values.dtype, np.integer)
         dtype = torch.int64 if whole else self._dtype
         if values.dtype == np.uint8 and values.ndim > 3:
@@ -48,8 +49,8 @@ class ClientPart(NamedTuple):
     run: int
     values: Tensor
     records: Records
-    numbers: np.ndarray
-    places: np.ndarray
+    numbers: ndarray
+    places: ndarray
     share: float
 
 
@@ -62,7 +63,7 @@ class HeldRecords:
       held: [R, M] how many records each client holds, on the device.
     """
 
-    def __init__(self, federations: Sequence[Federation], index: np.ndarray, held: Tensor) -> None:
+    def __init__(self, federations: Sequence[Federation], index: ndarray, held: Tensor) -> None:
         self._federations, self._index, self._held = federations, index, held
 
     def rows(self, batch: Tensor) -> Iterator[tuple[Tensor, Records, Tensor, Tensor]]:

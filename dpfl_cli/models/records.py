@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -151,12 +152,11 @@ class Block:
             yield replace(self, **kept)
 
 
-@dataclass(frozen=True)
-class _Segment:
+class _Segment(NamedTuple):
     """A bucket of one federation's clients: rows of the pool from `start` on, `height` to each."""
 
     federation: int
-    clients: np.ndarray
+    clients: ndarray
     start: int
     height: int
 
@@ -180,9 +180,9 @@ class Pool:
     def __init__(
         self,
         federations: Sequence[Federation],
-        index: np.ndarray,
-        features_of: Callable[[Records, np.ndarray], Tensor],
-        targets_of: Callable[[np.ndarray], np.ndarray],
+        index: ndarray,
+        features_of: Callable[[Records, ndarray], Tensor],
+        targets_of: Callable[[ndarray], ndarray],
     ) -> None:
         self.index = index
         self.counts = np.stack([federation.partition.counts for federation in federations])
@@ -228,7 +228,7 @@ class Pool:
             squared.masked_fill_(strange, torch.inf).masked_fill_(tiny, 0.0)
             self.squared_norms[some] = squared
 
-    def runs(self, federation: int) -> np.ndarray:
+    def runs(self, federation: int) -> ndarray:
         """[S] the runs that use it."""
         return np.flatnonzero(self.index == federation)
 
@@ -247,9 +247,8 @@ class Pool:
           runs: those of these runs alone, of all records.
         """
         if batch is None:
-            yield from self._full(self._segments, pair_bytes, runs)
-        else:
-            yield from self._gathered(batch, pair_bytes)
+            return self._full(self._segments, pair_bytes, runs)
+        return self._gathered(batch, pair_bytes)
 
     def together(self, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
         """All records, as if client 0 held those of all its federation's clients; their weights
@@ -338,7 +337,7 @@ def _segments(federations: Sequence[Federation]) -> tuple[list[_Segment], list[i
     return segments, ends
 
 
-def _index(numbers: np.ndarray, device: torch.device) -> RecordIndex:
+def _index(numbers: ndarray, device: torch.device) -> RecordIndex:
     """Positions as a slice where they are evenly spaced, else as a tensor."""
     step = int(numbers[1] - numbers[0]) if len(numbers) > 1 else 1
     if len(numbers) and step > 0 and (np.diff(numbers) == step).all():

@@ -198,8 +198,7 @@ class SingleLayer(Dense):
 
     def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
         """As `ClientSide.precondition`."""
-        applied = precondition(opened(values), matrices, self.features)
-        return client_values(applied) if isinstance(values, ClientValues) else applied
+        return precondition(opened(values), matrices, self.features)
 
     def _limits(self, clip_norm: Tensor | None) -> Tensor:
         """[R] bounds of the records' matrices."""
@@ -317,7 +316,8 @@ class SingleLayer(Dense):
         some = sorted(set(firsts))
         made = 1 if len(some) == 1 else self.runs
         result = torch.zeros(made, self.clients, size, dtype=self.dtype, device=self.device)
-        for block in self._pool.blocks(None, self._moment_bytes, some):
+        each = 2 * self.dtype.itemsize * self.width  # bytes of a row of what a pair works on
+        for block in self._pool.blocks(None, lambda records: each * (records + self.width), some):
             for run in block.numbers:
                 shares = bounded_shares(block.weights, block.squared_norms, limits[run])
                 mean = product((block.features * shares.unsqueeze(-1)).mT, block.features)
@@ -326,10 +326,6 @@ class SingleLayer(Dense):
             if run != first:
                 result[run] = result[first]
         return result.expand(self.runs, -1, -1)
-
-    def _moment_bytes(self, records: int) -> int:
-        """Bytes that a covariance of one pair works on."""
-        return self.dtype.itemsize * (2 * records * self.width + 2 * self.width**2)
 
 
 @cache

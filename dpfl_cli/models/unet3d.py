@@ -12,7 +12,7 @@ from dpfl_cli.config.component import Count, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
-from dpfl_cli.models.objective import misfit
+from dpfl_cli.models.objective import ByName, misfit
 
 EPSILON = 1e-9  # of the loss's denominator
 
@@ -122,7 +122,7 @@ class Unet3d(ClientMeanNetwork):
         overlap, total = _sums(outputs, targets)
         return 1.0 - (2.0 * overlap / (total + EPSILON)).mean(dim=1)
 
-    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    def scores(self, outputs: Tensor, targets: Tensor) -> ByName:
         overlap, total = _sums(outputs, targets)
         dice = 100.0 * torch.where(total > 0, 2.0 * overlap / total, 1.0).mean(dim=1)
         return {

@@ -42,11 +42,13 @@ class Index:
 
 
 class Sum:
-    """A vector that is added to, in a register across the loops that follow; zero at first."""
+    """A vector that is added to, in a register across the loops that follow; at first zero, or what
+    is given.
+    """
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: Code, value: Any = None) -> None:
         self._code, self._cell = code, cgutils.alloca_once(code.builder, code.vector)
-        self.set(code.zero)
+        self.set(value or code.zero)
 
     def set(self, value: Any) -> None:
         self._code.builder.store(value, self._cell)
@@ -94,19 +96,10 @@ class Code:
 
     def load(self, array: Any, index: Index, kind: Any = None) -> Any:
         """A vector, or one of another kind, which the index then counts."""
-        place = self._place(array, index, kind or self.vector)
-        return self.builder.load(place, align=self.size)
+        return self.builder.load(self._place(array, index, kind or self.vector), align=1)
 
     def store(self, value: Any, array: Any, index: Index) -> None:
-        self.builder.store(value, self._place(array, index, value.type), align=self.size)
-
-    def load_mask(self, array: Any, index: Index) -> Any:
-        bits = self.builder.load(self._place(array, index, ir.IntType(self.lanes)), align=1)
-        return self.builder.bitcast(bits, ir.VectorType(ir.IntType(1), self.lanes))
-
-    def store_mask(self, mask: Any, array: Any, index: Index) -> None:
-        bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
-        self.builder.store(bits, self._place(array, index, bits.type), align=1)
+        self.builder.store(value, self._place(array, index, value.type), align=1)
 
     def shuffled(self, one: Any, other: Any, lanes: list[int]) -> Any:
         order = ir.Constant(ir.VectorType(_LANE, len(lanes)), lanes)

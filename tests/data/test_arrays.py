@@ -453,4 +453,4 @@ def test_a_fraction_is_held_out_on_average(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_trained_on_and_tested_on_is_not_public(mine: str) -> None:
-    assert Arrays.load(ArraysSettings(path=mine, test_path=mine), 0).tests_owned
+    assert Arrays.load(ArraysSettings(path=mine, test_path=mine), 0).tests_held

@@ -8,7 +8,8 @@ from small_files import photograph, written
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data import loading
-from dpfl_cli.data.messidor import MEAN, STD, Messidor, MessidorSettings, cropped
+from dpfl_cli.data.backbones import IMAGENET
+from dpfl_cli.data.messidor import Messidor, MessidorSettings, cropped
 
 SMALL = {"side": 8}
 
@@ -35,7 +36,8 @@ def test_images_labels_and_hospitals(folder) -> None:
     assert np.bincount(data.test_natural).tolist() == [2, 1, 1]
     seen = set()
     for records, clients in ((data.train, data.natural), (data.test, data.test_natural)):
-        whole = records.features * np.array(STD)[:, None, None] + np.array(MEAN)[:, None, None]
+        means, stds = np.array(IMAGENET)[..., None, None]
+        whole = records.features * stds + means
         np.testing.assert_allclose(
             whole, np.broadcast_to(whole[:, :, :1, :1], whole.shape), atol=1e-6
         )  # of one colour

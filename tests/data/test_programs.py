@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 NORMALS = """
-from dpfl_cli.data.normals import _built
-_built(single=True), _built(single=False)
+from dpfl_cli.data.normals import _checked
+_checked(single=True), _checked(single=False)
 """
 
 

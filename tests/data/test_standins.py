@@ -9,16 +9,18 @@ from small_files import entry_of, idx_bytes, looked_at, put
 
 from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.backbones import IMAGENET
 from dpfl_cli.data.fed_ixi import IxiSynth, IxiSynthSettings
 from dpfl_cli.data.leaf_femnist import FemnistSynth, FemnistSynthSettings
 from dpfl_cli.data.leaf_reddit import IGNORED, PAD, RedditSynth, RedditSynthSettings
-from dpfl_cli.data.messidor import MEAN, RED, STD, MessidorSynth, MessidorSynthSettings
+from dpfl_cli.data.messidor import RED, MessidorSynth, MessidorSynthSettings
 from dpfl_cli.data.partitioners import DrawnSettings, Natural
 from dpfl_cli.data.sources import CATALOGUE
 
 REDDIT = RedditSynthSettings(train_records=4000, test_records=400)
 IXI = IxiSynthSettings(shape=[24, 30, 24], train_records=[6, 4, 4], test_records=[2, 1, 1])
 MESSIDOR = MessidorSynthSettings(side=64, train_records=20, test_records=10)
+MEAN, STD = IMAGENET
 
 
 def test_reddit_is_a_chain_with_five_successors_and_padding() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -121,8 +121,8 @@ def test_an_error_in_a_thread_is_raised(threads: None) -> None:
         raise ValueError("as planned")
 
     with pytest.raises(ValueError, match="as planned"):
-        shared.in_threads([fail] * 3, 3)
-    shared.in_threads([lambda number=number: done.append(number) for number in range(50)], 3)
+        shared.in_threads(fail, [()] * 3, 3)
+    shared.in_threads(done.append, zip(range(50)), 3)
     assert sorted(done) == list(range(50))
 
 
@@ -173,10 +173,10 @@ def test_the_compiled_loop_draws_what_numpy_draws(
     normals.fill_normal(fresh(1), found)
     np.testing.assert_array_equal(found, fresh(1).standard_normal(found.size, kind))
 
-    def wrong(single: bool) -> normals.Sampler:
-        return lambda generator, out: out.fill(0.0)
+    def wrong(*source: object) -> Callable[..., None]:
+        return lambda *tables_and_out: tables_and_out[-1].fill(0.0)
 
-    monkeypatch.setattr(normals, "_built", wrong)  # a numpy that draws otherwise goes on drawing
+    monkeypatch.setattr(normals, "built", wrong)  # a numpy that draws otherwise goes on drawing
     monkeypatch.setattr(normals, "_compiled", normals._compiled.__wrapped__)
     monkeypatch.setattr(programs, "fallbacks", [])
     normals.fill_normal(fresh(2), found)

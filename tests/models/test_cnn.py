@@ -360,7 +360,7 @@ def test_without_a_compiler_the_torch_path_serves(
     fed = federation()
     at = torch.full((1, 6, 237), 0.1)
     expected = opened(Plain(SMALL, [fed], np.zeros(1, int)).gradient(at))
-    monkeypatch.setattr(cnn_kernel, "CnnKernel", broken)
+    monkeypatch.setattr(cnn_kernel, "cnn_kernel", broken)
     cnn.compiled_kernel.cache_clear()
     try:
         with caplog.at_level(logging.WARNING, logger="dpfl"):
