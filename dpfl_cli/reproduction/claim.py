@@ -106,7 +106,8 @@ def every(
     """A judge that says the same of every cell of a grid:
     `every(above, "accuracy", "method", method=("fedexp", "fedavg"), clients=(100, 300))`.
 
-    A reading may give it other values of labels, and other options.
+    A reading may give it other values of labels, other options (None takes one away), and in place
+    of its own another `compare` or other `measures`.
 
     Args:
       compare: of a cell's number, or of those of several measures one after another; `above`, say.
@@ -116,7 +117,9 @@ def every(
         or a set: those of them in it), and options of `compare`.
     """
 
-    def judge(rows: Rows, **other: Any) -> Comparisons:
+    def judge(
+        rows: Rows, compare: Compare = compare, measures: Any = measures, **other: Any
+    ) -> Comparisons:
         cells, options = _asked(rows, {**given, **other})
         names = [measures] if isinstance(measures, str) else measures
         sides: Sequence[Where] = [{}] if isinstance(versus, str) else versus
@@ -162,7 +165,7 @@ def _asked(rows: Rows, given: Where) -> tuple[dict[str, Any], dict[str, Any]]:
     cells, options = dict[str, Any](), dict[str, Any]()
     for name, value in given.items():
         if name not in (*rows.labels, *PSEUDO):
-            options[name] = value
+            options |= {} if value is None else {name: value}
         else:
             within = {name: value} if isinstance(value, between | Set) else {}
             occurring = value is ... or within

@@ -168,9 +168,7 @@ LEVELS_AND_ORDERS = [
         "not say. The margin is ours: an independent run before it was 22 % above. The spread over "
         "seeds that the paper prints is 3 to 8 %",
         readings={
-            "within the paper's printed spread": every(
-                near_paper, "objective", **FEDAVG, level=LEVELS
-            ),
+            "within the paper's printed spread": {"compare": near_paper, "within": None},
             "within 50 %": {"within": 0.5},
             "within a factor 2": {"within": 1.0},
         },
@@ -188,7 +186,7 @@ LEVELS_AND_ORDERS = [
             **MARGINS,
             "that, and level 3 at the paper's choices": {"share": 1.01, "level": LEVELS},
             "that on T4 at levels 1 and 2, at the paper's choices": {"share": 1.01, "task": "T4"},
-            "by test accuracy": every(above, "accuracy", "method", **OF_T3, level=(1, 2)),
+            "by test accuracy": {"compare": above, "measures": "accuracy", "share": None},
         },
     ),
     Claim(

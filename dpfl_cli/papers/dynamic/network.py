@@ -120,7 +120,7 @@ CLAIMS = [
         readings={
             **{f"with clip norm {B:g}": _level(clip_norm=B) for B in CLIP_NORMS},
             QUARTER: _level(**CHOSEN, T="T1000_quarter"),
-            "at least 65 %": every(above, "final", **CHOSEN, budget=BUDGETS, T="T1000", right=65),
+            "at least 65 %": {"compare": above, "right": 65, "within": None},
         },
     ),
 ]

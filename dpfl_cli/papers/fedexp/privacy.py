@@ -98,7 +98,7 @@ CLAIMS = [
         "fails",
         note="the paper runs T = 50 rounds and does not say how many its table composes",
         readings={
-            "49 of the 50 rounds": every(near_paper, "paper_convention", **CELLS, within=1e-3),
+            "49 of the 50 rounds": {"compare": near_paper, "measures": "paper_convention"},
             "within 0.25": {"within": 0.25},
         },
     ),
