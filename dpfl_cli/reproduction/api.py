@@ -41,14 +41,17 @@ from dpfl_cli.reproduction.measure import (
 )
 from dpfl_cli.reproduction.paper_numbers import printed
 from dpfl_cli.reproduction.rows import (
+    CHOSEN,
     OTHERS,
     Missing,
     Rows,
     between,
     grid,
+    listed_labels,
 )
 
 __all__ = [
+    "CHOSEN",
     "OTHERS",
     "Artifact",
     "Best",
@@ -89,6 +92,7 @@ __all__ = [
     "grid",
     "in_factor",
     "level",
+    "listed_labels",
     "near_paper",
     "printed",
     "ratio",

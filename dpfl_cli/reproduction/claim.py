@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.comparison import Comparison, Comparisons, each_seed
 from dpfl_cli.reproduction.measure import Checked, Where
-from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid
+from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid, listed_labels
 
 Prior = Literal["holds", "fails", "open"]
 Judge = Callable[..., Comparisons]  # of the rows, and of what has a default
@@ -152,8 +152,7 @@ def shape(text: str, test: Test, /, **given: Any) -> Judge:
         for cell in grid(**cells):
             seeds = rows.where(**cell).seeds or whole
             truths = [test(whole[seed], cell, **options) for seed in seeds]
-            words = ", ".join(f"{name}={value}" for name, value in cell.items())
-            yield each_seed(truths, f"{text} ({words})" if words else text)
+            yield each_seed(truths, f"{text} ({listed_labels(cell)})" if cell else text)
 
     return judge
 

@@ -25,7 +25,6 @@ from dpfl_cli.reproduction.look import (
     draw_fits,
     in_even_lines,
     legend,
-    mark_diverged,
     place_ticks,
     saved,
     short,
@@ -228,7 +227,11 @@ class _Drawing:
             offset = (position - (len(self.names) - 1) / 2) * width
             mine = inside[inside[self.column] == name]
             mine = mine.assign(at=[groups.index(one) + offset for one in mine[spec.x]])
-            mark_diverged(axis, mine.loc[np.isinf(mine["value"]), "at"])
+            lost = mine.loc[np.isinf(mine["value"]), "at"]
+            if len(lost):  # an arrow at the top, where a bar has no end
+                whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
+                tops = [0.96] * len(lost)
+                axis.plot(lost, tops, "k^", markersize=7, transform=whole, label="diverged")
             shown = mine[np.isfinite(mine["value"])]
             if shown.empty:
                 continue

@@ -157,14 +157,6 @@ def place_ticks(axis: Axes, places: Sequence[float], logarithmic: bool) -> None:
         axis.xaxis.set_minor_locator(NullLocator())
 
 
-def mark_diverged(axis: Axes, places: Sequence[float]) -> None:
-    """An arrow at the top, where a bar has no end."""
-    whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
-    if len(places):
-        heights = [0.96] * len(places)
-        axis.plot(places, heights, "k^", markersize=7, transform=whole, label="diverged")
-
-
 def short(number: float) -> str:
     """Three digits of it: 1.64e11."""
     return re.sub(r"e\+?(-?)0*", r"e\1", f"{number:.3g}")

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Best, Derived, Metric
@@ -101,8 +100,6 @@ def measured(
 
 def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
     """The rows of a derived measure; unknown, with the reason, where a number is missing."""
-    if not callable(measure.value):
-        raise ConfigError(f"measure {name}: value is no function of rows")
     within = rows.where(**measure.where)
     made = []
     wholes = rows.seeds

@@ -40,6 +40,7 @@ SOURCES = "sources of data"  # a column that `judge` adds: "real standin"
 PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
 LabelValues = tuple[Any, ...]  # the values of some labels, in their order
 OTHERS = "by the other seeds"  # as best=OTHERS: for every seed the cell that the others choose
+CHOSEN = {BEST: True}  # labels of what a `Best` chose
 MANY = list | tuple | set | range | Mapping  # several values of a label, or the names of a mapping
 
 
@@ -347,5 +348,10 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
+def listed_labels(labels: Where) -> str:
+    """As texts of comparisons have them."""
+    return ", ".join(f"{name}={value}" for name, value in labels.items())
+
+
 def _words(measure: str, labels: Where) -> str:
-    return f"{measure}({', '.join(f'{name}={value}' for name, value in labels.items())})"
+    return f"{measure}({listed_labels(labels)})"

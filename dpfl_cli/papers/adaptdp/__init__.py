@@ -45,6 +45,8 @@ PAPER = Paper(
         "AdaptDP": "AdaptDP-FedAvg",
         "eta": "step size",
         "cap": "clip norm C or cap G",
+        "selection": "step size and clip norm",
+        "paper": "the paper's",
     },
 )
 TASKS = {"T1": "quadratic", "T2": "bank", "T3": "mnist", "T4": "fashion_mnist"}
@@ -87,13 +89,11 @@ def losses(
     }
 
 
-def best_pairs(tasks: str | Sequence[str] = TRAINED) -> list[Best]:
-    """The best step size and clip norm of a grid, on T1 and on other tasks."""
-    note = "lowest training loss, a private number"
-    return [
-        Best(["eta", "cap"], "objective", where=ON_T1, note=note),
-        Best(["eta", "cap"], "loss", where={"task": tasks}, note=note),
-    ]
+# the best step size and clip norm of a grid, on T1 and on other tasks
+BEST_PAIRS = [
+    Best(["eta", "cap"], measure, note="lowest training loss, a private number")
+    for measure in ("objective", "loss")
+]
 
 
 def quotient(rows: Rows, measure: str) -> float:

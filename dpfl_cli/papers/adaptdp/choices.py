@@ -335,8 +335,6 @@ table2 = Artifact(
     },
     show={"clip_norm": "algorithm.clip_norm", "local_lr": "algorithm.local_lr"},
     titles={
-        "selection": "step size and clip norm",
-        "paper": "the paper's",
         "ours": "best of our grid (table3)",
         "printed_noise": "the paper's, sigma_p 0.093 as printed",
         "calibrated": "the paper's, noise by its formulas at one epsilon",
@@ -349,7 +347,6 @@ table2 = Artifact(
             ["selection", "level"],
             "method",
             "objective",
-            where=ON_T1,
         ),
         Table(
             "T1: AdaptDP's loss over DP-FedAvg's (the paper's: 0.050, 0.142, 0.239)",
@@ -387,7 +384,6 @@ table2 = Artifact(
             "objective",
             series="method",
             panels="selection",
-            where=ON_T1,
             log="y",
             y_title="lowest training loss, T1",
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     Artifact,
     Best,
     Claim,
@@ -119,7 +120,6 @@ def _half(run: Run) -> dict[str, Any]:
     return {"rounds": rounds, "evaluation.every": rounds, "dp.epsilon": epsilon}
 
 
-CHOSEN = {"best": True}
 ROUNDED = 1e-4  # points of accuracy, far less than one record: accuracies are rounded to float32
 CHECKED = {"task": "images_differ", "eps": 8.0}  # by a whole grid, with the first method
 
@@ -170,9 +170,7 @@ def _league(
         ),
         measures={
             "accuracy": Metric("accuracy", "last", title="test accuracy of the last model"),
-            "rank": Derived(
-                _rank, ["task", "under", "eps", "method"], decimals=1, title="rank in its cell"
-            ),
+            "rank": Derived(_rank, ["task", "under", "eps", "method"], title="rank in its cell"),
             "mean_rank": Derived(
                 lambda rows: rows.where(measure="rank").frame["value"].mean(),
                 ["under", "method"],

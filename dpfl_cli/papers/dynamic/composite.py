@@ -28,7 +28,7 @@ def runs(scale: Scale, start: str) -> Runs:
         yield Run(
             {"T": rounds},
             f"+experiment=dynamic/a6a algorithm=primal_dual model.init={start}",
-            {"rounds": rounds, "algorithm.step": 0.25, "algorithm.strong_convexity": 0.1},
+            {"rounds": rounds},
         )
 
 

@@ -108,7 +108,7 @@ TUNED_BASELINES = {"method": BY_T, **BEST_STEP}
 
 
 def _ordered_on_average(rows: Rows) -> Comparisons:
-    yield from falling(*(rows.mean("optimality", method=one, **ONE_STEP) for one in STATIC))
+    return falling(*(rows.mean("optimality", method=one, **ONE_STEP) for one in STATIC))
 
 
 def _lower_apart(rows: Rows) -> Comparisons:
@@ -302,7 +302,6 @@ fig1 = Artifact(
             "method",
             "T",
             ["epsilon", "exact"],
-            where=ONE_STEP,
         ),
     ],
     figures=[

@@ -350,10 +350,7 @@ table4 = Artifact(
     show=PAIR,
     paper_runs=5,
     titles={
-        "setting": "step size and clip norm",
         "SCAFFOLD_clipped": "DP-SCAFFOLD (clipped)",
-        "paper": "the paper's pair",
-        "best": "best pair of the 25 at quick sizes, seed 0",
         "searched": "best pair that fedexp/table2's search found",
         "other": "(0.03, 0.3)",
         "fresh": "the paper's pair (DP-FedEXP) and (0.03, 0.3) (DP-FedAvg), 30 seeds",

@@ -328,7 +328,7 @@ def run(
 
 ACCURACY = Metric("accuracy", "last", title="test accuracy after the last round")
 SELECTION = Metric("accuracy", title="test accuracy, mean of the last 20 rounds")
-CHOSEN = "highest mean test accuracy over the last 20 rounds, tuned on test data as in the paper"
+TUNED = "highest mean test accuracy over the last 20 rounds, tuned on test data as in the paper"
 
 # --- the search at scale=paper ----------------------------------------------------------------
 

@@ -158,7 +158,7 @@ table3 = Artifact(
             "communication.uplink_floats", decimals=0, title="floats a client sends in 2 rounds"
         ),
         "curvature": Metric("communication.uses_curvature", title="uses curvature"),
-        "dimension": Fact("dimension", decimals=0, title="parameters"),
+        "dimension": Fact("dimension", title="parameters"),
         "models": Derived(
             lambda rows: rows.value("floats") / rows.value("dimension"),
             ["level", "size", "method"],

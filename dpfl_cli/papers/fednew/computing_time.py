@@ -8,10 +8,10 @@ from dpfl_cli.papers.fednew import ADULT, FEATURES, OURS, TITLES, WHOLE, WIDER
 from dpfl_cli.papers.fednew._claims import SMALL_STEP, crossing
 from dpfl_cli.papers.fednew._search import (
     ACCURACY,
-    CHOSEN,
     NARROW,
     OF_CURVES,
     SELECTION,
+    TUNED,
     Point,
     run,
     search,
@@ -19,6 +19,7 @@ from dpfl_cli.papers.fednew._search import (
     staged,
 )
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     Artifact,
     Best,
     Claim,
@@ -43,7 +44,6 @@ from dpfl_cli.reproduction.api import (
 
 ROUNDS = (1, *range(5, 75, 5))
 METHODS = ("FN", "FN_FC", "FGD", "Scaf")
-BEST = {"best": True}
 TASKS = {task for data in NARROW.values() for task in data}
 
 
@@ -75,7 +75,7 @@ def until(rows: Rows, other: Point, place: Point) -> float:
     return crossing(curve, rows.value("accuracy", **other, **place), seconds)
 
 
-FEDGD, SCAFFOLD = (BEST | {"method": method} for method in METHODS[2:])
+FEDGD, SCAFFOLD = (CHOSEN | {"method": method} for method in METHODS[2:])
 SLOW = {"method": "FGD", "point": named({"eta": 1.0})}
 
 
@@ -93,7 +93,7 @@ def within(
     time: str,
     share: float = 1.0,
     others: Sequence[Point] = (FEDGD, SCAFFOLD),
-    at: Point = BEST,
+    at: Point = CHOSEN,
     **given: Any,
 ) -> Comparisons:
     """The same of the other methods, on all data or some."""
@@ -206,7 +206,7 @@ TIMES = [
         "comparable",
         "DP-FedNew-FC is as accurate as DP-FedNew after the last round, to two points",
         "section 6.6, Figure 4",
-        every(level, "accuracy", "method", **EVERYWHERE, **BEST, method=METHODS[:2], within=2),
+        every(level, "accuracy", "method", **EVERYWHERE, **CHOSEN, method=METHODS[:2], within=2),
         note="the paper gives no number; within two points is ours",
     ),
 ]
@@ -234,9 +234,14 @@ fig4 = Artifact(
     measures={
         "selection": SELECTION,
         "accuracy": ACCURACY,
-        "curve": Metric("accuracy", "series", rounds=ROUNDS, where=BEST),
+        "curve": Metric("accuracy", "series", rounds=ROUNDS, where=CHOSEN),
         "seconds": Metric(
-            "timing.compute", "series", rounds=ROUNDS, title="computing time", unit="s", where=BEST
+            "timing.compute",
+            "series",
+            rounds=ROUNDS,
+            title="computing time",
+            unit="s",
+            where=CHOSEN,
         ),
         "total": Metric(
             "timing.compute",
@@ -244,31 +249,29 @@ fig4 = Artifact(
             title="computing time of all rounds (s)",
             unit="s",
             scale="log",
-            where=BEST,
+            where=CHOSEN,
         ),
         "operations": Metric(
             "timing.flops_per_round",
             title="floating-point operations a round (FLOP)",
-            unit="FLOP",
-            where=BEST,
+            where=CHOSEN,
         ),
         "floats": Metric(
             "communication.uplink_floats",
             decimals=0,
             title="floats that a client sends",
-            where=BEST,
+            where=CHOSEN,
         ),
-        "share": Derived(share, [*OF_BEST, "round"], decimals=3, title=SHARE, where=BEST),
+        "share": Derived(share, [*OF_BEST, "round"], decimals=3, title=SHARE),
         "ratio": Derived(
             lambda rows: share(rows, "total"),
             OF_BEST,
-            decimals=2,
             title=SHARE,
-            where=BEST,
+            where=CHOSEN,
         ),
     },
     show={"origin": "source"},
-    best=[Best("point", "selection", note=CHOSEN)],
+    best=[Best("point", "selection", note=TUNED)],
     search=staged([{"method": one, "task": "adult", "eps": 2.0} for one in ("FN", "FGD")], [SLOW]),
     titles={"point": "point of the grid", "best.point": "best point"},
     tables=[
@@ -285,7 +288,7 @@ fig4 = Artifact(
             PLACE,
             "measure",
             ["accuracy", "total", "operations", "floats", "best.point"],
-            where=BEST,
+            where=CHOSEN,
             notes="operations are those of torch's products, counted in two rounds beforehand; – "
             "where a method computes in compiled kernels alone, whose operations are not counted",
         ),

@@ -35,7 +35,7 @@ UNEQUAL = {  # records of either class dealt by a Dirichlet distribution, noise 
     "partitioner.alpha": 1.0,
     "partitioner.records_per_client": None,
 }
-CLIENT = {"algorithm.clip_norm": 0.1, "partitioner.clients": 500}
+CLIENT = {"algorithm.clip_norm": 0.1}
 RECORD = {"partitioner.clients": 100}
 ALL_RECORDS = "all records and 70 rounds"
 VARIANTS: Mapping[tuple[str, str], Values] = {

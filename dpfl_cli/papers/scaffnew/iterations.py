@@ -95,7 +95,7 @@ def _claims(task: str) -> Iterator[Claim]:
         """
         mine = one.where(task=task)
         times = mine.choices("T")
-        found = [int(mine.best("error", "T", **{**cell, "eps": eps})) for eps in epsilons]
+        found = [mine.best("error", "T", **{**cell, "eps": eps}) for eps in epsilons]
         if len(set(found)) == 1 and found[0] in (times[0], times[-1]):
             end = "largest" if found[0] == times[-1] else "smallest"
             return f"every best T is {found[0]}, the {end} that was run"
@@ -239,7 +239,7 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
             "error": ERROR,
             "loss": Metric("train_loss", "last", decimals=3, title="train loss"),
             "best_T": Derived(
-                lambda rows: float(rows.best("error", "T")),
+                lambda rows: rows.best("error", "T"),
                 CURVES,
                 by_seed=False,
                 decimals=0,

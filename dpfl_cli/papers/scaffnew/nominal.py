@@ -12,6 +12,7 @@ from dpfl_cli.papers.scaffnew.local_steps import (
     over_steps,
 )
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     Artifact,
     Claim,
     Compare,
@@ -108,7 +109,7 @@ extra_nominal = Artifact(
             ["task", "method"],
             "eps",
             ["best.tau", "error", "honest"],
-            where={"best": True},
+            where=CHOSEN,
         ),
         Table(
             "Where the private curve comes within 10 points of the one without noise",

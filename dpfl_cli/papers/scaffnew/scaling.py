@@ -5,7 +5,14 @@ from itertools import product
 from math import log10, sqrt
 from statistics import fmean, variance
 
-from dpfl_cli.papers.scaffnew._mushrooms import STEPS, best_steps, gap, lowest, on_mushrooms
+from dpfl_cli.papers.scaffnew._mushrooms import (
+    STEPS,
+    best_steps,
+    gap,
+    lowest,
+    on_mushrooms,
+    over_epsilon,
+)
 from dpfl_cli.papers.scaffnew._tasks import (
     EPSILONS,
     METHODS,
@@ -159,10 +166,13 @@ CHOSEN = {**GRID, "best": True}
 
 
 def _per_clip_norm(reduce: Callable[[list[float]], float], title: str) -> Derived:
-    def value(rows: Rows) -> float:
-        return reduce([best_steps(rows, eps=eps) for eps in rows.choices("eps")])
-
-    return Derived(value, ["method", "C"], decimals=2, title=title, where=GRID)
+    return Derived(
+        lambda rows: reduce(over_epsilon(rows, {})),
+        ["method", "C"],
+        decimals=2,
+        title=title,
+        where=GRID,
+    )
 
 
 def _fit(transform: Callable[[float], float], title: str, every: bool = False) -> Derived:
@@ -213,7 +223,6 @@ scaling = Artifact(
             lambda rows: rows.value("of_best"),
             ["part", "method", "C", "eps"],
             by_seed=False,
-            decimals=2,
             title="C / epsilon",
             where=CHOSEN,
         ),
@@ -228,7 +237,7 @@ scaling = Artifact(
         ),
         "spent": Price(where=CHOSEN),
     },
-    best=[lowest("tau", **GRID)],
+    best=[lowest("tau")],
     titles={"part": "runs", "tenth": "a tenth of C and of epsilon"},
     tables=[
         Table(
@@ -236,7 +245,6 @@ scaling = Artifact(
             ["method", "C"],
             "eps",
             ["best.tau", "advised", "spent"],
-            where=CHOSEN,
         ),
         Table("Over the four targets", ["method", "C"], "measure", ["mean_steps", "variance"]),
         Table(
@@ -254,7 +262,7 @@ scaling = Artifact(
             "C",
             "eps",
             ["suboptimality", "length"],
-            where={"part": "grid", "method": "ScaffNew", "tau": 12},
+            where={"method": "ScaffNew", "tau": 12},
         ),
     ],
     figures=[
@@ -264,7 +272,6 @@ scaling = Artifact(
             "best.tau",
             series="C",
             panels="method",
-            where=GRID,
             log="x",
             title="best local steps are a function of C / epsilon; a line per clip norm C, a point "
             "per nominal epsilon",
