@@ -37,6 +37,7 @@ from dpfl_cli.reproduction.measure import (
     Facts,
     Metric,
     Price,
+    Values,
     Where,
 )
 from dpfl_cli.reproduction.paper_numbers import printed
@@ -78,6 +79,7 @@ __all__ = [
     "Size",
     "Table",
     "Test",
+    "Values",
     "Where",
     "above",
     "below",

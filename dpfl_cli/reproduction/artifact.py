@@ -22,7 +22,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.claim import Claim
-from dpfl_cli.reproduction.measure import Best, Checked, Measure, Metric, Where
+from dpfl_cli.reproduction.measure import Best, Checked, Measure, Metric, Values, Where
 
 Scale = Literal["smoke", "quick", "paper"]
 Seeds = PositiveInt | range | Sequence[NonNegativeInt]  # so many, 0, 1, ..., or which
@@ -76,9 +76,9 @@ class Run(Checked):
         result.
     """
 
-    labels: Mapping[str, Any]
+    labels: Where
     overrides: Sequence[str]
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
     exclusive: bool = False
     seeds: Seeds = ()
 
@@ -142,7 +142,7 @@ class Search(Checked):
       finalists: all that were kept have all seeds: claims choose among them with every seed.
     """
 
-    reduced: Callable[[Run], Mapping[str, Any]]
+    reduced: Callable[[Run], Values]
     note: str
     keep: PositiveInt = 3
     scales: Sequence[Scale] = ("paper",)

@@ -52,7 +52,7 @@ class Claim(Checked):
     prior: Prior = "open"
     invariant: bool = False
     note: str = ""
-    readings: Mapping[str, Judge | Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    readings: Mapping[str, Judge | Where] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,7 +157,7 @@ def shape(text: str, test: Test, /, **given: Any) -> Judge:
     return judge
 
 
-def _asked(rows: Rows, given: Where) -> tuple[dict[str, Any], dict[str, Any]]:
+def _asked(rows: Rows, given: Where) -> tuple[dict[str, Any], Where]:
     """Labels, `...`, ranges and sets as the values that occur with those before; and what is no
     label.
     """

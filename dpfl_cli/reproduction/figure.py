@@ -29,7 +29,7 @@ from dpfl_cli.reproduction.look import (
     saved,
     short,
 )
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
+from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Where
 from dpfl_cli.reproduction.rows import Rows, as_list, in_order, matching, records
 
 FEW, LOW = 3, 2.1  # more rows of panels than that are lower, in inches, to be seen together
@@ -203,7 +203,7 @@ class _Drawing:
             draw_fits(axis, look, title, at, value, spec.fits)
         place_ticks(axis, sorted(set(inside["at"])), "x" in spec.log)
 
-    def _mark(self, axis: Axes, measure: str, title: str, panel: Mapping[str, Any]) -> None:
+    def _mark(self, axis: Axes, measure: str, title: str, panel: Where) -> None:
         """Vertical lines at every different value of a measure whose labels, where it has them, are
         the panel's; in the colour of its series, if they are several.
         """

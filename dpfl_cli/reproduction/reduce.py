@@ -20,10 +20,11 @@ import pandas as pd
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Best, Derived, Metric
-from dpfl_cli.reproduction.numbers import Row, numbers_of, row_of
+from dpfl_cli.reproduction.numbers import numbers_of, row_of
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import (
     Missing,
+    Row,
     Rows,
     is_number,
     matching,

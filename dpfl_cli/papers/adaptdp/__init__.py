@@ -2,7 +2,7 @@
 both methods, the printed noise (section 5.1).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from dpfl_cli.reproduction.api import (
     Run,
     Sample,
     Scale,
+    Values,
     Where,
     below,
     below_share,
@@ -179,7 +180,7 @@ def less_scattered(ours: Sample, theirs: Sample) -> Comparison:
     return below(apart(ours), apart(theirs))
 
 
-def noise_of(gradient: float, *radius: float) -> dict[str, float]:
+def noise_of(gradient: float, *radius: float) -> Values:
     """Values that set the noise of the gradients and, for AdaptDP, of the radius."""
     settings = {"mechanism.noise_multiplier": gradient}
     if radius:
@@ -190,7 +191,7 @@ def noise_of(gradient: float, *radius: float) -> dict[str, float]:
 
 def private(
     labels: Where,
-    values: Mapping[str, Any],
+    values: Values,
     overrides: str = "",
     pair: tuple[float, float] | None = None,
     noise: Sequence[float] | None = None,

@@ -1,7 +1,7 @@
 """Table 1: the noise of both methods, and what it costs (section 5.1, equation 3)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from dpfl_cli.papers.adaptdp import IMAGES, LEVELS, METHODS, MISPRINT, NOISE, noise_of
@@ -19,6 +19,7 @@ from dpfl_cli.reproduction.api import (
     Runs,
     Scale,
     Table,
+    Values,
     Where,
     above,
     below,
@@ -68,7 +69,7 @@ def runs(scale: Scale) -> Runs:
         yield _priced(cell, "AdaptDP", "calibrated", calibrated)
 
 
-def _priced(cell: Where, method: str, source: str, noise: Mapping[str, float]) -> Run:
+def _priced(cell: Where, method: str, source: str, noise: Values) -> Run:
     records, rounds, steps = COUNTS[cell["task"]]
     values = {
         "dataset.dimension": 1,

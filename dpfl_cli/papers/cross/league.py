@@ -19,6 +19,7 @@ from dpfl_cli.reproduction.api import (
     Search,
     Size,
     Table,
+    Values,
     Where,
     above,
     every,
@@ -27,7 +28,7 @@ from dpfl_cli.reproduction.api import (
     sized,
 )
 
-Grids = Mapping[str, Mapping[str, Any]]  # method -> label -> values
+Grids = Mapping[str, Where]  # method -> label -> values
 COMMUNICATIONS, STEPS = 70, 5  # of a run; local steps between two of them
 EPSILONS = (1.0, 8.0)
 SMALL = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -62,7 +63,7 @@ RECORDS: Grids = {
 OVER = ("local_lr", "server_lr", "step", "damping", "curvature_clip_norm", "clip_norm")
 LOCAL = {"algorithm.local_steps": STEPS}
 STEPPING = {**LOCAL, "algorithm.local_lr": 1.0}
-OWN: Mapping[str, Mapping[str, Any]] = {
+OWN: Mapping[str, Values] = {
     "fedavg": STEPPING,
     "fedexp": LOCAL,
     "scaffold": STEPPING,
@@ -89,7 +90,7 @@ TASKS = {
 SMALLER = {"dataset.train_records": 6000, "dataset.test_records": 1000}
 
 
-def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Mapping[str, Any]) -> Runs:
+def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Values) -> Runs:
     tasks = TASKS if scale == "paper" else ["adult", "images_differ"]
     for cell in grid(task=tasks, under=trusts, eps=EPSILONS, method=grids):
         task, under, eps, method = cell.values()
@@ -113,7 +114,7 @@ def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Mapping[st
             yield Run(cell | point, overrides, values | own)
 
 
-def _half(run: Run) -> dict[str, Any]:
+def _half(run: Run) -> Values:
     """Half of the rounds, at an epsilon with which the noise of a round is about the same."""
     rounds = run.values["rounds"] // 2
     epsilon = run.values["dp.epsilon"] / math.sqrt(2)
@@ -154,7 +155,7 @@ def _league(
     name: str,
     grids: Grids,
     trusts: Sequence[str],
-    setting: Where,
+    setting: Values,
     claims: Sequence[Claim],
     **own: Any,
 ) -> Artifact:

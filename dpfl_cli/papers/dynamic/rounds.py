@@ -21,6 +21,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Values,
     Where,
     above,
     below,
@@ -53,7 +54,7 @@ BEST_STEP = {"tuned": "per_T", "best": True}
 STEP_BY_OTHERS = {"tuned": "per_T", "best": OTHERS}
 
 
-def _step(method: str, step: float, local_steps: int) -> dict[str, float]:
+def _step(method: str, step: float, local_steps: int) -> Values:
     """Values with which the mean moves by `step` times the gradient in a round."""
     if method in ("dynamic", "static"):
         return {"algorithm.step": round(step * WORKERS, 6)}

@@ -1,6 +1,6 @@
 """Table 4: the methods on MNIST (section 5, appendix G)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -35,6 +35,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Values,
     Where,
     above,
     claim,
@@ -72,7 +73,7 @@ NOTES = [TUNED, SETUP, NETWORK, AVERAGED, SCAFFOLD, PRIVUNIT]
 
 
 def on_mnist(
-    labels: Where, pair: Sequence[float], values: Mapping[str, Any], seeds: Sequence[int] = ()
+    labels: Where, pair: Sequence[float], values: Values, seeds: Sequence[int] = ()
 ) -> Run:
     """A run on MNIST of the label "method", with the network of the label "dp"."""
     trust, method = labels["dp"], METHODS_ON_MNIST[labels["method"]]

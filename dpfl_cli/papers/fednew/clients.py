@@ -3,7 +3,7 @@ narrow features of images, on clients that differ and on Adult.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -235,7 +235,7 @@ table5 = compared(
 def near(
     rows: Rows,
     points: float = 3.5,
-    but: tuple[str, Mapping[str, float]] | None = None,
+    but: tuple[str, Point] | None = None,
     methods: Sequence[str] = BOTH[:-1],
 ) -> Comparisons:
     """every method is within 3.5 points of the paper's number"""

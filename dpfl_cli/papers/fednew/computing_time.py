@@ -1,6 +1,6 @@
 """Figure 4: accuracy against computing time (section 6.6)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -47,7 +47,7 @@ METHODS = ("FN", "FN_FC", "FGD", "Scaf")
 TASKS = {task for data in NARROW.values() for task in data}
 
 
-def named(point: Mapping[str, float]) -> str:
+def named(point: Point) -> str:
     return ", ".join(f"{TITLES[name]} {value:g}" for name, value in point.items())
 
 

@@ -51,7 +51,7 @@ SMALLER: Mapping[str, Values] = {"quick": SMALL, "paper": {"evaluation.rounds": 
 # --- claims -----------------------------------------------------------------------------------
 
 
-def places(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Iterator[dict[str, float]]:
+def places(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Iterator[Where]:
     """Every number of clients and round."""
     return grid(clients=rows.choices("clients"), round=rounds)
 

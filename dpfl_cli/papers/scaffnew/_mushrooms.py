@@ -1,6 +1,5 @@
 """Logistic regression on mushrooms: what its artifacts share, and the claims of Figure 12."""
 
-from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from math import inf
@@ -18,6 +17,7 @@ from dpfl_cli.reproduction.api import (
     Metric,
     Rows,
     Run,
+    Values,
     Where,
     above,
     below,
@@ -37,7 +37,7 @@ PROVED = f"{ZERO_OUT} dp.delta=1e-5 dp.calibration=zcdp dp.epsilon=1"
 # --- runs -------------------------------------------------------------------------------------
 
 
-def on_mushrooms(labels: Where, values: Mapping[str, Any], v: float | None = V) -> Run:
+def on_mushrooms(labels: Where, values: Values, v: float | None = V) -> Run:
     """A run of the labels "method" and perhaps "tau" (local steps) and "T" (iterations).
 
     With the label "eps" (or "tenth") it has noise for that epsilon at clip norm "C", or 10; by

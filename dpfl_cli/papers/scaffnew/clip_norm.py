@@ -165,7 +165,7 @@ def _grows(task: str) -> Iterator[Claim]:
     )
 
 
-def _r_squared(group: str, means: list[float]) -> dict[str, float]:
+def _r_squared(group: str, means: list[float]) -> Where:
     """Of a group's means at its clip norms, in C and in its root."""
     clip_norms = CLIP_NORMS[GROUPS[group][0]]
     return {

@@ -101,7 +101,7 @@ def _claims(task: str) -> Iterator[Claim]:
             return f"every best T is {found[0]}, the {end} that was run"
         return found == sorted(found)
 
-    def long(rows: Rows, measure: str, eps: Any) -> list[dict[str, Any]]:
+    def long(rows: Rows, measure: str, eps: Any) -> Sequence[Where]:
         """The curves, where one of them is long enough to say what happens at large T."""
         known = [*grid(task=task, eps=eps, method=METHODS)]
         ends = max(rows.places(measure, **cell)[-1] for cell in known)
@@ -242,7 +242,6 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
                 lambda rows: rows.best("error", "T"),
                 CURVES,
                 by_seed=False,
-                decimals=0,
                 title="best T",
                 over="T",
             ),
