@@ -85,11 +85,12 @@ CONVERGED = [pair for pair in product(STEPS["T1"], CLIPS) if pair != (0.1, 0.5)]
 
 def _wins(pair: tuple[float, float], **cells: Any) -> Judge:
     """A pair is the best of the grid of T1."""
-
-    def test(one: Rows, cell: Where) -> bool:
-        return one.best("objective", "eta", "cap", **cell) == pair
-
-    return shape(f"the best pair is {pair}", test, **ON_T1, **cells)
+    return shape(
+        f"the best pair is {pair}",
+        lambda one, cell: one.best("objective", "eta", "cap", **cell) == pair,
+        **ON_T1,
+        **cells,
+    )
 
 
 C3 = Claim(

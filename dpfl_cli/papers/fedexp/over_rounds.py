@@ -35,11 +35,12 @@ def _mnist(scale: Scale) -> Runs:
 
 
 def _mean(measure: str, low: int, high: int, title: str, **more: Any) -> Derived:
-    def value(rows: Rows) -> float:
-        return fmean(rows.values(measure, round=between(low, high)))
-
-    title = f"{title}, mean of rounds {low} to {high}"
-    return Derived(value, ["dp", "method"], title=title, **more)
+    return Derived(
+        lambda rows: fmean(rows.values(measure, round=between(low, high))),
+        ["dp", "method"],
+        title=f"{title}, mean of rounds {low} to {high}",
+        **more,
+    )
 
 
 def _curve(measure: str, **more: Any) -> Figure:
