@@ -48,8 +48,8 @@ class Paper:
     authors: str
     title: str
     where: str
-    looks: Mapping[str, Mapping[Any, int]] = field(default_factory=dict, hash=False)
-    titles: Mapping[str, str] = field(default_factory=dict, hash=False)
+    looks: Mapping[str, Mapping[Any, int]] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def citation(self) -> str:
@@ -220,9 +220,9 @@ class Figure(Checked):
     y_range: Annotated[Sequence[float], Field(min_length=2, max_length=2)] | None = None
     share_y: bool = False
     spread: bool | str = True
-    fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict, hash=False)
+    fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict)
     numbers: bool = False
-    marks: Mapping[str, str] = field(default_factory=dict, hash=False)
+    marks: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
 
 

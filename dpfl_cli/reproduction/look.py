@@ -56,7 +56,6 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "pdf.fonttype": 42,
-    "savefig.dpi": 160,
     "figure.dpi": 160,
 }
 GREY = "#666666"  # of vertical lines that belong to no series
