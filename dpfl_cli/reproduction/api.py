@@ -37,18 +37,22 @@ from dpfl_cli.reproduction.measure import (
     Facts,
     Metric,
     Price,
+    Values,
     Where,
 )
 from dpfl_cli.reproduction.paper_numbers import printed
 from dpfl_cli.reproduction.rows import (
+    CHOSEN,
     OTHERS,
     Missing,
     Rows,
     between,
     grid,
+    listed_labels,
 )
 
 __all__ = [
+    "CHOSEN",
     "OTHERS",
     "Artifact",
     "Best",
@@ -75,6 +79,7 @@ __all__ = [
     "Size",
     "Table",
     "Test",
+    "Values",
     "Where",
     "above",
     "below",
@@ -89,6 +94,7 @@ __all__ = [
     "grid",
     "in_factor",
     "level",
+    "listed_labels",
     "near_paper",
     "printed",
     "ratio",

@@ -22,7 +22,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.claim import Claim
-from dpfl_cli.reproduction.measure import Best, Checked, Measure, Metric, Where
+from dpfl_cli.reproduction.measure import Best, Checked, Measure, Metric, Values, Where
 
 Scale = Literal["smoke", "quick", "paper"]
 Seeds = PositiveInt | range | Sequence[NonNegativeInt]  # so many, 0, 1, ..., or which
@@ -48,8 +48,8 @@ class Paper:
     authors: str
     title: str
     where: str
-    looks: Mapping[str, Mapping[Any, int]] = field(default_factory=dict, hash=False)
-    titles: Mapping[str, str] = field(default_factory=dict, hash=False)
+    looks: Mapping[str, Mapping[Any, int]] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def citation(self) -> str:
@@ -76,9 +76,9 @@ class Run(Checked):
         result.
     """
 
-    labels: Mapping[str, Any]
+    labels: Where
     overrides: Sequence[str]
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
     exclusive: bool = False
     seeds: Seeds = ()
 
@@ -142,7 +142,7 @@ class Search(Checked):
       finalists: all that were kept have all seeds: claims choose among them with every seed.
     """
 
-    reduced: Callable[[Run], Mapping[str, Any]]
+    reduced: Callable[[Run], Values]
     note: str
     keep: PositiveInt = 3
     scales: Sequence[Scale] = ("paper",)
@@ -220,9 +220,9 @@ class Figure(Checked):
     y_range: Annotated[Sequence[float], Field(min_length=2, max_length=2)] | None = None
     share_y: bool = False
     spread: bool | str = True
-    fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict, hash=False)
+    fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict)
     numbers: bool = False
-    marks: Mapping[str, str] = field(default_factory=dict, hash=False)
+    marks: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.comparison import Comparison, Comparisons, each_seed
 from dpfl_cli.reproduction.measure import Checked, Where
-from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid
+from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid, listed_labels
 
 Prior = Literal["holds", "fails", "open"]
 Judge = Callable[..., Comparisons]  # of the rows, and of what has a default
@@ -52,7 +52,7 @@ class Claim(Checked):
     prior: Prior = "open"
     invariant: bool = False
     note: str = ""
-    readings: Mapping[str, Judge | Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    readings: Mapping[str, Judge | Where] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +106,8 @@ def every(
     """A judge that says the same of every cell of a grid:
     `every(above, "accuracy", "method", method=("fedexp", "fedavg"), clients=(100, 300))`.
 
-    A reading may give it other values of labels, and other options.
+    A reading may give it other values of labels, other options (None takes one away), and in place
+    of its own another `compare` or other `measures`.
 
     Args:
       compare: of a cell's number, or of those of several measures one after another; `above`, say.
@@ -116,7 +117,9 @@ def every(
         or a set: those of them in it), and options of `compare`.
     """
 
-    def judge(rows: Rows, **other: Any) -> Comparisons:
+    def judge(
+        rows: Rows, compare: Compare = compare, measures: Any = measures, **other: Any
+    ) -> Comparisons:
         cells, options = _asked(rows, {**given, **other})
         names = [measures] if isinstance(measures, str) else measures
         sides: Sequence[Where] = [{}] if isinstance(versus, str) else versus
@@ -149,20 +152,19 @@ def shape(text: str, test: Test, /, **given: Any) -> Judge:
         for cell in grid(**cells):
             seeds = rows.where(**cell).seeds or whole
             truths = [test(whole[seed], cell, **options) for seed in seeds]
-            words = ", ".join(f"{name}={value}" for name, value in cell.items())
-            yield each_seed(truths, f"{text} ({words})" if words else text)
+            yield each_seed(truths, f"{text} ({listed_labels(cell)})" if cell else text)
 
     return judge
 
 
-def _asked(rows: Rows, given: Where) -> tuple[dict[str, Any], dict[str, Any]]:
+def _asked(rows: Rows, given: Where) -> tuple[dict[str, Any], Where]:
     """Labels, `...`, ranges and sets as the values that occur with those before; and what is no
     label.
     """
     cells, options = dict[str, Any](), dict[str, Any]()
     for name, value in given.items():
         if name not in (*rows.labels, *PSEUDO):
-            options[name] = value
+            options |= {} if value is None else {name: value}
         else:
             within = {name: value} if isinstance(value, between | Set) else {}
             occurring = value is ... or within

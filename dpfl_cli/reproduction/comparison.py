@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partialmethod
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -142,7 +142,7 @@ def below_share(left: Sample, right: Sample | None = None, *, share: float) -> C
 
 def falling(*numbers: Sample) -> Comparisons:
     """Each is larger than the next."""
-    return (above(one, other) for one, other in pairwise(numbers))
+    return starmap(above, pairwise(numbers))
 
 
 def ratio(

@@ -25,12 +25,11 @@ from dpfl_cli.reproduction.look import (
     draw_fits,
     in_even_lines,
     legend,
-    mark_diverged,
     place_ticks,
     saved,
     short,
 )
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
+from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Where
 from dpfl_cli.reproduction.rows import Rows, as_list, in_order, matching, records
 
 FEW, LOW = 3, 2.1  # more rows of panels than that are lower, in inches, to be seen together
@@ -204,7 +203,7 @@ class _Drawing:
             draw_fits(axis, look, title, at, value, spec.fits)
         place_ticks(axis, sorted(set(inside["at"])), "x" in spec.log)
 
-    def _mark(self, axis: Axes, measure: str, title: str, panel: Mapping[str, Any]) -> None:
+    def _mark(self, axis: Axes, measure: str, title: str, panel: Where) -> None:
         """Vertical lines at every different value of a measure whose labels, where it has them, are
         the panel's; in the colour of its series, if they are several.
         """
@@ -228,7 +227,11 @@ class _Drawing:
             offset = (position - (len(self.names) - 1) / 2) * width
             mine = inside[inside[self.column] == name]
             mine = mine.assign(at=[groups.index(one) + offset for one in mine[spec.x]])
-            mark_diverged(axis, mine.loc[np.isinf(mine["value"]), "at"])
+            lost = mine.loc[np.isinf(mine["value"]), "at"]
+            if len(lost):  # an arrow at the top, where a bar has no end
+                whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
+                tops = [0.96] * len(lost)
+                axis.plot(lost, tops, "k^", markersize=7, transform=whole, label="diverged")
             shown = mine[np.isfinite(mine["value"])]
             if shown.empty:
                 continue

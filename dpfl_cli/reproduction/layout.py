@@ -11,7 +11,7 @@ from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import DASH, LARGE, MEASURE, RANK, ROUND, Measure
 from dpfl_cli.reproduction.reduce import edges_text
-from dpfl_cli.reproduction.rows import LabelValues, Rows, in_order, matching, records
+from dpfl_cli.reproduction.rows import LabelValues, Row, Rows, in_order, matching, records
 from dpfl_cli.reproduction.search import search_section
 from dpfl_cli.reproduction.templating import table_row, template
 from dpfl_cli.reproduction.verdict import EQUAL_VARIANCES, interval_text
@@ -25,7 +25,6 @@ POOLING = (
     "comparison's own (`freedom` in claims.json: degrees of freedom, fewer where comparisons are "
     "correlated over seeds). Logs are natural ones."
 )
-TableCell = dict[str, Any]
 
 
 def page(
@@ -78,7 +77,7 @@ def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
         return "(no numbers at this scale)"
     signed = _signed(artifact, spec.cells)
     names, side = [*spec.rows, *spec.columns], len(spec.rows)
-    inside: dict[LabelValues, list[TableCell]] = {}
+    inside: dict[LabelValues, list[Row]] = {}
     for cell in found:
         inside.setdefault(tuple(cell.get(name, "") for name in names), []).append(cell)
     down = _ordered([key[:side] for key in inside])
@@ -126,7 +125,7 @@ def _ordered(keys: Sequence[LabelValues]) -> list[LabelValues]:
     ]
 
 
-def _is_printed(cell: TableCell) -> bool:
+def _is_printed(cell: Row) -> bool:
     """Whether the paper gives its number."""
     return not math.isnan(cell["paper"])
 
@@ -139,12 +138,12 @@ def heading(artifact: Artifact, name: str, value: Any) -> str:
     return shown if isinstance(value, str) else f"{artifact.title_of(name)} {shown}"
 
 
-def measure_of(artifact: Artifact, cell: Mapping[str, Any]) -> Measure:
+def measure_of(artifact: Artifact, cell: Row) -> Measure:
     """What a cell is of; what was chosen (best.<label>) is shown like any measure."""
     return artifact.measures.get(cell[MEASURE], Measure())
 
 
-def _ours(artifact: Artifact, cell: TableCell, signed: bool) -> str:
+def _ours(artifact: Artifact, cell: Row, signed: bool) -> str:
     edge = EDGE if cell["edge"] and signed else ""
     if cell["text"]:
         return str(cell["text"]) + edge
@@ -160,7 +159,7 @@ def _ours(artifact: Artifact, cell: TableCell, signed: bool) -> str:
     return text + edge
 
 
-def _paper(artifact: Artifact, cells: Sequence[TableCell]) -> str:
+def _paper(artifact: Artifact, cells: Sequence[Row]) -> str:
     known = [cell for cell in cells if _is_printed(cell)]
     texts = [measure_of(artifact, cell).text(cell["paper"], cell["paper_std"]) for cell in known]
     notes = dict.fromkeys(cell["paper_note"] for cell in known if cell["paper_note"])
@@ -241,7 +240,7 @@ def privacy_table(artifact: Artifact, rows: Rows) -> str:
         return ""
     some = [name for name in OF_SOME if any(_known(row[name]) for row in priced)]
     columns = [*some, *STATED]
-    groups: dict[tuple[str, ...], list[TableCell]] = {}
+    groups: dict[tuple[str, ...], list[Row]] = {}
     for row in priced:
         groups.setdefault(tuple(_privacy_text(row, name) for name in columns), []).append(row)
     lines = []
@@ -262,7 +261,7 @@ def _known(value: Any) -> bool:
     return not pd.isna(value) and value != ""
 
 
-def _privacy_text(row: TableCell, name: str) -> str:
+def _privacy_text(row: Row, name: str) -> str:
     """A column of a row's statement, "" of the releases, however many these are; the epsilon of a
     nominal target is to four digits, rounded up.
     """
@@ -284,7 +283,7 @@ def _privacy_text(row: TableCell, name: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _who(artifact: Artifact, members: Sequence[TableCell], labels: Sequence[str]) -> str:
+def _who(artifact: Artifact, members: Sequence[Row], labels: Sequence[str]) -> str:
     columns = (dict.fromkeys(row[name] for row in members if row[name] != "") for name in labels)
     few = (values for values in columns if 0 < len(values) <= 4)
     return ", ".join("/".join(map(artifact.title_of, values)) for values in few)

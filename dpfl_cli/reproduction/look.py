@@ -56,7 +56,6 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "pdf.fonttype": 42,
-    "savefig.dpi": 160,
     "figure.dpi": 160,
 }
 GREY = "#666666"  # of vertical lines that belong to no series
@@ -155,14 +154,6 @@ def place_ticks(axis: Axes, places: Sequence[float], logarithmic: bool) -> None:
                 texts[number] = ""
         axis.set_xticks(shown, texts)
         axis.xaxis.set_minor_locator(NullLocator())
-
-
-def mark_diverged(axis: Axes, places: Sequence[float]) -> None:
-    """An arrow at the top, where a bar has no end."""
-    whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
-    if len(places):
-        heights = [0.96] * len(places)
-        axis.plot(places, heights, "k^", markersize=7, transform=whole, label="diverged")
 
 
 def short(number: float) -> str:

@@ -13,6 +13,7 @@ from dpfl_cli.config.errors import ConfigError, alternatives
 Scalar = bool | int | float | str | None
 Facts = Callable[[str], Any]  # looks up what is known of a run before it starts
 Where = Mapping[str, Any]  # label -> its value, or a list of values, or between(low, high)
+Values = Mapping[str, Any]  # config key -> its value
 # columns beside labels
 BEST, MEASURE, ROUND, RANK, SEED = "best", "measure", "round", "rank", "seed"
 At = Literal["first", "last", "final", "min", "max", "series"]

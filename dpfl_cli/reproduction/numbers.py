@@ -23,17 +23,15 @@ from dpfl_cli.reproduction.measure import (
     Price,
     Where,
 )
-from dpfl_cli.reproduction.rows import PRIVACY, fitting
+from dpfl_cli.reproduction.rows import PRIVACY, Row, fitting
 from dpfl_cli.simulation.results import paper_price, privacy_statement
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord
 
 TUNING = "tuning not included"
 
-Row = dict[str, Any]
 
-
-def row_of(labels: Mapping[str, Any], measure: str, value: float | None, **more: Any) -> Row:
+def row_of(labels: Where, measure: str, value: float | None, **more: Any) -> Row:
     """A row; what it does not say is filled in by `framed`."""
     return {"seeds": 1, **labels, MEASURE: measure, "value": value, **more}
 
@@ -73,7 +71,7 @@ def numbers_of(
     return [{**row, **shown} for row in rows]
 
 
-def applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
+def applies(measure: Measure, labels: Where) -> bool:
     """Whether runs with these labels have the measure, as far as is known before a choice."""
     return all(
         fitting(wanted)(labels.get(name, ""))
@@ -82,9 +80,7 @@ def applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
     )
 
 
-def _measured(
-    name: str, measure: Metric, labels: Mapping[str, Any], seed: int, record: RunRecord
-) -> list[Row]:
+def _measured(name: str, measure: Metric, labels: Where, seed: int, record: RunRecord) -> list[Row]:
     """The rows of one measure of one run; none where it does not report the metric."""
     diverged = record.status == "diverged"
     row = partial(row_of, labels, name, seed=seed, diverged=diverged)
@@ -172,7 +168,7 @@ def _stated(plan: Plan, record: RunRecord) -> Row:
     return cells | {"guarantee": str(cells["guarantee"]).replace(counted, dealt)}
 
 
-def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan) -> Row:
+def _planned(name: str, measure: Measure, labels: Where, plan: Plan) -> Row:
     if isinstance(measure, Fact):
         fact = partial(known_of, plan, where=f"measure {name}", labels=labels)
         known = measure.value(fact) if callable(measure.value) else fact(measure.value)
@@ -242,7 +238,7 @@ def _text(fact: Any) -> str:
     return "none" if fact is None else str(fact)
 
 
-def privacy_cells(report: Mapping[str, Any]) -> dict[str, Any]:
+def privacy_cells(report: Mapping[str, Any]) -> Row:
     """A result's privacy report as the columns PRIVACY; without a mechanism nothing is priced."""
     if report.get("trust") == "none":
         known = {name: report.get(name) for name in ("trust", "guarantee", "epsilon_reason")}

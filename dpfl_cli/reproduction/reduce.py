@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Best, Derived, Metric
-from dpfl_cli.reproduction.numbers import Row, numbers_of, row_of
+from dpfl_cli.reproduction.numbers import numbers_of, row_of
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import (
     Missing,
+    Row,
     Rows,
     is_number,
     matching,
@@ -101,8 +101,6 @@ def measured(
 
 def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
     """The rows of a derived measure; unknown, with the reason, where a number is missing."""
-    if not callable(measure.value):
-        raise ConfigError(f"measure {name}: value is no function of rows")
     within = rows.where(**measure.where)
     made = []
     wholes = rows.seeds

@@ -38,8 +38,10 @@ PRIVACY = [  # everything that a row with an epsilon says about it
 ]
 SOURCES = "sources of data"  # a column that `judge` adds: "real standin"
 PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
+Row = dict[str, Any]  # column -> its value
 LabelValues = tuple[Any, ...]  # the values of some labels, in their order
 OTHERS = "by the other seeds"  # as best=OTHERS: for every seed the cell that the others choose
+CHOSEN = {BEST: True}  # labels of what a `Best` chose
 MANY = list | tuple | set | range | Mapping  # several values of a label, or the names of a mapping
 
 
@@ -63,7 +65,7 @@ def as_list(wanted: Any) -> list[Any]:
     return list(wanted) if isinstance(wanted, MANY) else [wanted]
 
 
-def grid(**labels: Any) -> Iterator[dict[str, Any]]:
+def grid(**labels: Any) -> Iterator[Row]:
     """Every combination of labels given as several values, the last label varying fastest."""
     many = map(as_list, labels.values())
     return (dict(zip(labels, one, strict=True)) for one in product(*many))
@@ -328,9 +330,9 @@ def places(rows: pd.DataFrame, labels: Iterable[str]) -> list[LabelValues]:
     return [tuple(row) for row in rows[list(labels)].to_numpy(dtype=object)]
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def records(frame: pd.DataFrame) -> list[Row]:
     """The rows of a frame as mappings."""
-    return cast(list[dict[str, Any]], frame.to_dict("records"))
+    return cast(list[Row], frame.to_dict("records"))
 
 
 def in_order(values: Iterable[Any]) -> list[Any]:
@@ -347,5 +349,10 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
+def listed_labels(labels: Where) -> str:
+    """As texts of comparisons have them."""
+    return ", ".join(f"{name}={value}" for name, value in labels.items())
+
+
 def _words(measure: str, labels: Where) -> str:
-    return f"{measure}({', '.join(f'{name}={value}' for name, value in labels.items())})"
+    return f"{measure}({listed_labels(labels)})"

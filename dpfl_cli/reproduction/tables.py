@@ -9,9 +9,8 @@ import pandas as pd
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
-from dpfl_cli.reproduction.numbers import Row
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, Rows
+from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, Row, Rows
 
 CSV = ("table.csv", "series.csv")  # all rows of an artifact
 NUMBERS = ["seeds", "epsilon", "epsilon_target", "delta", "epsilon_paper", "releases"]

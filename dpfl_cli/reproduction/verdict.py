@@ -16,8 +16,6 @@ monotone, fits) are judged seed by seed (`each_seed`): all of at least five hold
 has no noise (accounting, formulas, counts) is `exact`. A tie is never a win.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections import defaultdict

@@ -46,6 +46,7 @@ from dpfl_cli.reproduction.api import (
     every,
     exact,
     falling,
+    level,
     near_paper,
 )
 from dpfl_cli.reproduction.grid import cells, commands, requests, with_seeds
@@ -290,6 +291,9 @@ def test_every_says_the_same_of_all_cells_and_a_reading_says_it_of_others(rows: 
     assert beside.text == f"{first} > {second}"
     other = Claim("a", "b", "ours", judge, readings={"there": {"clip": 0.3, "by": 0.0}})
     assert [one.text for one in other.reading("there")(rows)] == [pair.format(0.3)]
+    alike = judge(rows, compare=level, measures="epsilon", by=None, within=0.5, clip=0.3)
+    pair = pair.replace("distance", "epsilon").replace(">", "=").format(0.3)
+    assert [one.text for one in alike] == [f"{pair} within 0.5"]
     with pytest.raises(ConfigError, match=r"no clip '0[.]2'"):
         list(judge(rows, clip=0.2))
 

@@ -2,7 +2,7 @@
 both methods, the printed noise (section 5.1).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from dpfl_cli.reproduction.api import (
     Run,
     Sample,
     Scale,
+    Values,
     Where,
     below,
     below_share,
@@ -45,6 +46,8 @@ PAPER = Paper(
         "AdaptDP": "AdaptDP-FedAvg",
         "eta": "step size",
         "cap": "clip norm C or cap G",
+        "selection": "step size and clip norm",
+        "paper": "the paper's",
     },
 )
 TASKS = {"T1": "quadratic", "T2": "bank", "T3": "mnist", "T4": "fashion_mnist"}
@@ -87,13 +90,11 @@ def losses(
     }
 
 
-def best_pairs(tasks: str | Sequence[str] = TRAINED) -> list[Best]:
-    """The best step size and clip norm of a grid, on T1 and on other tasks."""
-    note = "lowest training loss, a private number"
-    return [
-        Best(["eta", "cap"], "objective", where=ON_T1, note=note),
-        Best(["eta", "cap"], "loss", where={"task": tasks}, note=note),
-    ]
+# the best step size and clip norm of a grid, on T1 and on other tasks
+BEST_PAIRS = [
+    Best(["eta", "cap"], measure, note="lowest training loss, a private number")
+    for measure in ("objective", "loss")
+]
 
 
 def quotient(rows: Rows, measure: str) -> float:
@@ -179,7 +180,7 @@ def less_scattered(ours: Sample, theirs: Sample) -> Comparison:
     return below(apart(ours), apart(theirs))
 
 
-def noise_of(gradient: float, *radius: float) -> dict[str, float]:
+def noise_of(gradient: float, *radius: float) -> Values:
     """Values that set the noise of the gradients and, for AdaptDP, of the radius."""
     settings = {"mechanism.noise_multiplier": gradient}
     if radius:
@@ -190,7 +191,7 @@ def noise_of(gradient: float, *radius: float) -> dict[str, float]:
 
 def private(
     labels: Where,
-    values: Mapping[str, Any],
+    values: Values,
     overrides: str = "",
     pair: tuple[float, float] | None = None,
     noise: Sequence[float] | None = None,

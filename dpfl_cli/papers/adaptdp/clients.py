@@ -151,20 +151,18 @@ table4 = Artifact(
     measures={**losses("min", LOWEST, IMAGES), "eps": Price(title="epsilon", where={"P": 2})},
     titles={"P": "clients"},
     tables=[
-        Table("T1: lowest training loss", ["level", "P"], "method", "objective", where=ON_T1),
+        Table("T1: lowest training loss", ["level", "P"], "method", "objective"),
         Table(
             "T3 and T4: lowest training loss",
             ["task", "level", "P"],
             "method",
             "loss",
-            where={"task": IMAGES},
         ),
         Table(
             "Epsilon at delta 1e-4 of a client's records, whatever the number of clients",
             ["task", "level"],
             "method",
             "eps",
-            where={"P": 2},
         ),
     ],
     figures=[
@@ -174,9 +172,7 @@ table4 = Artifact(
             "objective",
             series="method",
             panels="level",
-            where=ON_T1,
             log="y",
-            y_title="lowest training loss",
             title="T1",
         ),
         Figure(
@@ -185,8 +181,6 @@ table4 = Artifact(
             "loss",
             series="method",
             panels=["task", "level"],
-            where={"task": IMAGES},
-            y_title="lowest training loss",
             title="T3 and T4",
         ),
     ],

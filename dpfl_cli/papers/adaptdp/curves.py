@@ -84,7 +84,6 @@ def _curve(measure: str, task: str) -> Figure:
         "round",
         measure,
         series="method",
-        where={"task": task},
         log="y",
         title=f"{task}, level 3",
     )
@@ -104,7 +103,6 @@ fig1 = Artifact(
         **losses("series", "training loss", "T3"),
         **losses("final", f"training loss, {LAST}", "T3", names=("last", "last_loss")),
     },
-    titles={name: table2.titles[name] for name in ("selection", "paper")},
     tables=[
         Table("Mean training loss of the last five rounds", "task", "method", ["last", "last_loss"])
     ],

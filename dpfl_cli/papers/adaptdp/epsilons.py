@@ -4,6 +4,7 @@ from itertools import product
 
 from dpfl_cli.papers.adaptdp import (
     APART,
+    BEST_PAIRS,
     BOTH,
     BY_OTHERS,
     CHOSEN_BY,
@@ -11,10 +12,10 @@ from dpfl_cli.papers.adaptdp import (
     LAST,
     NOT_SAID,
     TASKS,
-    best_pairs,
     losses,
 )
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     Artifact,
     Claim,
     Comparisons,
@@ -42,7 +43,6 @@ METHODS = {
     "FedAvg": "algorithm=fedavg_record",
     "AdaptDP": "algorithm=adaptdp algorithm.radius_batch_size=100",
 }
-BEST = {"best": True}
 GRIDS = {  # step sizes, clip norms
     "T1": ((0.001, 0.01, 0.03, 0.1), (0.5, 1.0, 3.0, 5.0)),
     "T2": ((0.03, 0.1, 0.3), (0.5, 1.0, 3.0)),
@@ -73,7 +73,7 @@ T1 = Claim(
     "T1",
     "on T1 AdaptDP's best loss is below DP-FedAvg's best loss at every epsilon",
     "ours",
-    every(below, "objective", "method", task="T1", target=TARGETS, method=BOTH, **BEST),
+    every(below, "objective", "method", task="T1", target=TARGETS, method=BOTH, **CHOSEN),
     note="half of the budget goes to the radius, whose offset keeps it at or near its cap under "
     "this much noise",
     readings={APART: BY_OTHERS},
@@ -88,14 +88,14 @@ T1 = Claim(
 def T1_learns(rows: Rows) -> Comparisons:  # noqa: N802
     """on T1 both methods end below a tenth of the loss before round 1 at every epsilon"""
     for cell in grid(task="T1", target=TARGETS, method=METHODS):
-        yield above(0.1 * rows("start", **cell), rows("objective", **cell, **BEST))
+        yield above(0.1 * rows("start", **cell), rows("objective", **cell, **CHOSEN))
 
 
 T2 = Claim(
     "T2",
     "on T2 the two methods' best losses are within 0.01 of each other at every epsilon",
     "ours",
-    every(level, "loss", "method", task="T2", target=TARGETS, method=BOTH, **BEST, within=0.01),
+    every(level, "loss", "method", task="T2", target=TARGETS, method=BOTH, **CHOSEN, within=0.01),
     note="the best cap is the largest of the grid, 3, and the adaptive clip norm ends at half of "
     "it; at scale=quick the best pairs are the largest of the grid, after so few rounds: the cap "
     "that is best clips nearly nothing, and the adaptive clip norm is below it",
@@ -109,7 +109,7 @@ def _bars(measure: str, task: str, *log: str) -> Figure:
         "target",
         measure,
         series="method",
-        where={"task": task, **BEST},
+        where=CHOSEN,
         log=log,
         title=f"{task}: training loss, best pairs",
         y_title="training loss",
@@ -139,28 +139,28 @@ eps_honest = Artifact(
             "T2",
             names=("start", "start_loss"),
             better=None,
-            **BEST,
+            **CHOSEN,
         ),
         "accuracy": Metric(
-            "accuracy", title=f"test accuracy, {LAST}", where={"task": "T2", **BEST}
+            "accuracy", title=f"test accuracy, {LAST}", where={"task": "T2", **CHOSEN}
         ),
         "radius": Metric(
-            "radius", title=f"clip norm C_r, {LAST}", where={"method": "AdaptDP", **BEST}
+            "radius", title=f"clip norm C_r, {LAST}", where={"method": "AdaptDP", **CHOSEN}
         ),
-        "noise": Fact("ledger.gradient.noise_multiplier", title="noise multiplier", where=BEST),
-        "eps": Price(decimals=4, title="epsilon", where=BEST),
+        "noise": Fact("ledger.gradient.noise_multiplier", title="noise multiplier", where=CHOSEN),
+        "eps": Price(decimals=4, title="epsilon", where=CHOSEN),
         "eps_wang": Price(
-            "wang_rdp", decimals=4, title="epsilon by theorem 9 at its best order", where=BEST
+            "wang_rdp", decimals=4, title="epsilon by theorem 9 at its best order", where=CHOSEN
         ),
         "eps_paper": Price(
             "wang_rdp",
             options={"order": "paper"},
             decimals=4,
             title="epsilon at the paper's order, by theorem 9 as printed",
-            where=BEST,
+            where=CHOSEN,
         ),
     },
-    best=best_pairs("T2"),
+    best=BEST_PAIRS,
     titles={
         "target": "target epsilon",
         **{name: f"epsilon {epsilon}" for name, epsilon in TARGETS.items()},
@@ -172,7 +172,7 @@ eps_honest = Artifact(
             ["task", "target"],
             "method",
             ["objective", "start", "loss", "start_loss"],
-            where=BEST,
+            where=CHOSEN,
         ),
         Table(
             "The best pairs, and the clip norm that AdaptDP ended with",
@@ -180,14 +180,13 @@ eps_honest = Artifact(
             "method",
             ["best.eta", "best.cap", "radius"],
         ),
-        Table("Test accuracy (%) on T2", "target", "method", "accuracy", where=BEST),
+        Table("Test accuracy (%) on T2", "target", "method", "accuracy"),
         Table(
             "What the noise costs: by theorem 27, by theorem 9 at its best order, and as the paper "
             "prices it",
             ["task", "target"],
             "method",
             ["noise", "eps", "eps_wang", "eps_paper"],
-            where=BEST,
             notes="As printed theorem 9 has terms that do not fall with the noise: on T1 no noise "
             "reaches an epsilon below 6.14 in the paper's way; accountant.order=paper refuses such "
             "targets in one line.",

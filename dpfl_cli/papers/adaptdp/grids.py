@@ -7,6 +7,7 @@ from typing import Any
 
 from dpfl_cli.papers.adaptdp import (
     APART,
+    BEST_PAIRS,
     BOTH,
     BY_OTHERS,
     CHOSEN_BY,
@@ -23,12 +24,12 @@ from dpfl_cli.papers.adaptdp import (
     TRAINED,
     as_squares,
     at_equal,
-    best_pairs,
     losses,
     private,
     seeds_of,
 )
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     Artifact,
     Claim,
     Comparisons,
@@ -84,11 +85,12 @@ CONVERGED = [pair for pair in product(STEPS["T1"], CLIPS) if pair != (0.1, 0.5)]
 
 def _wins(pair: tuple[float, float], **cells: Any) -> Judge:
     """A pair is the best of the grid of T1."""
-
-    def test(one: Rows, cell: Where) -> bool:
-        return bool(one.best("objective", "eta", "cap", **cell) == pair)
-
-    return shape(f"the best pair is {pair}", test, **ON_T1, **cells)
+    return shape(
+        f"the best pair is {pair}",
+        lambda one, cell: one.best("objective", "eta", "cap", **cell) == pair,
+        **ON_T1,
+        **cells,
+    )
 
 
 C3 = Claim(
@@ -290,15 +292,14 @@ table3 = Artifact(
         ),
     ),
     runs=runs,
-    measures={**losses("min", LOWEST), "eps": Price(title="epsilon", where={"best": True})},
-    best=best_pairs(),
+    measures={**losses("min", LOWEST), "eps": Price(title="epsilon", where=CHOSEN)},
+    best=BEST_PAIRS,
     tables=[
         Table(
             "T1: lowest training loss",
             ["method", "eta", "cap"],
             "level",
             "objective",
-            where=ON_T1,
             notes="The paper's 2.80e-3 for DP-FedAvg at step size 0.3, clip norm 5 and level 1 "
             "repeats that of level 2; its own C^2 law gives 7.0e-4.",
         ),
@@ -307,7 +308,6 @@ table3 = Artifact(
             ["task", "method", "eta", "cap"],
             "level",
             "loss",
-            where={"task": TRAINED},
         ),
         Table(
             "The best pair of every grid; an edge of a grid is marked",
@@ -324,7 +324,6 @@ table3 = Artifact(
             ["task", "level"],
             "method",
             "eps",
-            where={"best": True},
         ),
     ],
     figures=[
@@ -334,7 +333,6 @@ table3 = Artifact(
             y="eta",
             measures="objective",
             panels=["method", "level"],
-            where=ON_T1,
             log="colour",
             title="T1, the quadratic task",
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     Artifact,
     Best,
     Claim,
@@ -18,6 +19,7 @@ from dpfl_cli.reproduction.api import (
     Search,
     Size,
     Table,
+    Values,
     Where,
     above,
     every,
@@ -26,7 +28,7 @@ from dpfl_cli.reproduction.api import (
     sized,
 )
 
-Grids = Mapping[str, Mapping[str, Any]]  # method -> label -> values
+Grids = Mapping[str, Where]  # method -> label -> values
 COMMUNICATIONS, STEPS = 70, 5  # of a run; local steps between two of them
 EPSILONS = (1.0, 8.0)
 SMALL = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -61,7 +63,7 @@ RECORDS: Grids = {
 OVER = ("local_lr", "server_lr", "step", "damping", "curvature_clip_norm", "clip_norm")
 LOCAL = {"algorithm.local_steps": STEPS}
 STEPPING = {**LOCAL, "algorithm.local_lr": 1.0}
-OWN: Mapping[str, Mapping[str, Any]] = {
+OWN: Mapping[str, Values] = {
     "fedavg": STEPPING,
     "fedexp": LOCAL,
     "scaffold": STEPPING,
@@ -88,7 +90,7 @@ TASKS = {
 SMALLER = {"dataset.train_records": 6000, "dataset.test_records": 1000}
 
 
-def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Mapping[str, Any]) -> Runs:
+def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Values) -> Runs:
     tasks = TASKS if scale == "paper" else ["adult", "images_differ"]
     for cell in grid(task=tasks, under=trusts, eps=EPSILONS, method=grids):
         task, under, eps, method = cell.values()
@@ -112,14 +114,13 @@ def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Mapping[st
             yield Run(cell | point, overrides, values | own)
 
 
-def _half(run: Run) -> dict[str, Any]:
+def _half(run: Run) -> Values:
     """Half of the rounds, at an epsilon with which the noise of a round is about the same."""
     rounds = run.values["rounds"] // 2
     epsilon = run.values["dp.epsilon"] / math.sqrt(2)
     return {"rounds": rounds, "evaluation.every": rounds, "dp.epsilon": epsilon}
 
 
-CHOSEN = {"best": True}
 ROUNDED = 1e-4  # points of accuracy, far less than one record: accuracies are rounded to float32
 CHECKED = {"task": "images_differ", "eps": 8.0}  # by a whole grid, with the first method
 
@@ -154,7 +155,7 @@ def _league(
     name: str,
     grids: Grids,
     trusts: Sequence[str],
-    setting: Where,
+    setting: Values,
     claims: Sequence[Claim],
     **own: Any,
 ) -> Artifact:
@@ -170,9 +171,7 @@ def _league(
         ),
         measures={
             "accuracy": Metric("accuracy", "last", title="test accuracy of the last model"),
-            "rank": Derived(
-                _rank, ["task", "under", "eps", "method"], decimals=1, title="rank in its cell"
-            ),
+            "rank": Derived(_rank, ["task", "under", "eps", "method"], title="rank in its cell"),
             "mean_rank": Derived(
                 lambda rows: rows.where(measure="rank").frame["value"].mean(),
                 ["under", "method"],

@@ -89,8 +89,8 @@ table3 = Artifact(
     sizes=untrained(),
     runs=runs,
     measures={
-        "parameters": Fact(partial(_counted, 0), decimals=0, title="parameters"),
-        "outputs": Fact(partial(_counted, 1), decimals=0, title="values put out"),
+        "parameters": Fact(partial(_counted, 0), title="parameters"),
+        "outputs": Fact(partial(_counted, 1), title="values put out"),
     },
     titles={"setting": "network"},
     tables=[Table(rows=["setting", "layer", "output"], cells="parameters")],

@@ -35,11 +35,12 @@ def _mnist(scale: Scale) -> Runs:
 
 
 def _mean(measure: str, low: int, high: int, title: str, **more: Any) -> Derived:
-    def value(rows: Rows) -> float:
-        return fmean(rows.values(measure, round=between(low, high)))
-
-    title = f"{title}, mean of rounds {low} to {high}"
-    return Derived(value, ["dp", "method"], decimals=2, title=title, **more)
+    return Derived(
+        lambda rows: fmean(rows.values(measure, round=between(low, high))),
+        ["dp", "method"],
+        title=f"{title}, mean of rounds {low} to {high}",
+        **more,
+    )
 
 
 def _curve(measure: str, **more: Any) -> Figure:
@@ -48,7 +49,6 @@ def _curve(measure: str, **more: Any) -> Figure:
 
 # of Table 4 without what only it shows
 SIZES = sized(Size(2, 1.3, SMALL), Size(5, 60, FULL))
-PAIR_TITLES = {name: table4.titles[name] for name in ("setting", "paper", "best")}
 
 
 def _on_the_way(measure: str, caption: str, *rounds: int) -> Table:
@@ -87,7 +87,6 @@ fig2_right = Artifact(
         "early": _mean("accuracy", 1, 20, "test accuracy", better="higher", unit="%"),
         "final": Metric("accuracy", title="mean of the last five rounds"),
     },
-    titles=PAIR_TITLES,
     tables=[
         _on_the_way(
             "accuracy", "Test accuracy on the way (%)", *(0, 1, 5, 10, 15, 20, 25, 30, 40, 50)
@@ -117,7 +116,6 @@ STEP = {  # 1 by definition where a method does not report it
         "min",
         summary="min",
         absent=1.0,
-        decimals=2,
         title="lowest server step of any seed",
     ),
 }
@@ -137,7 +135,7 @@ def _falls(trust: str, how: str = "") -> Claim:
 def c5_floor(rows: Rows) -> Comparisons:
     """DP-FedEXP's step is never below 1, in any round of any seed"""
     for lowest in rows.each("lowest", method="FedEXP", dp=TRUSTS):
-        yield exact(bool(lowest.values.min() >= 1), f"{lowest.text} >= 1")
+        yield exact(lowest.values.min() >= 1, f"{lowest.text} >= 1")
 
 
 fig3_left = Artifact(
@@ -181,7 +179,6 @@ def _ends(which: str, rounds: slice) -> Derived:
     return Derived(
         lambda rows: fmean(rows.values("step")[rounds]),
         ["dp", "method"],
-        decimals=2,
         title=f"server step, mean of the {which} 5 rounds",
         scale="log",
     )
@@ -202,7 +199,6 @@ fig3_right = Artifact(
         "first": _ends("first", slice(5)),
         "last": _ends("last", slice(-5, None)),
     },
-    titles=PAIR_TITLES,
     tables=[_on_the_way("step", "Server step on the way", *(1, 5, 10, 15, 20, 25, 30, 40, 50))],
     figures=[_curve("step")],
     claims=[

@@ -21,6 +21,7 @@ from dpfl_cli.papers.fedexp import (
 from dpfl_cli.papers.fedexp.mnist import NETWORK, SETUP, SMALLER, on_mnist
 from dpfl_cli.papers.fedexp.synthetic import on_synthetic
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     Artifact,
     Best,
     Claim,
@@ -107,7 +108,7 @@ def _pair(cell: Where) -> Claim:
         note += "; which of the printed numbers belong here is a guess"
 
     def is_best(tried: pd.Series) -> bool:
-        return bool(tried.index[0] == pair)
+        return tried.index[0] == pair
 
     def is_near(tried: pd.Series) -> bool:
         steps = SYNTHETIC_STEPS if synthetic else MNIST_STEPS
@@ -118,7 +119,7 @@ def _pair(cell: Where) -> Claim:
         if pair not in tried:
             raise Missing(f"the pair {pair} was not run (dp={trust}, method={method})")
         best, own = tried.iloc[0], tried[pair]
-        return bool(own <= 1.1 * best if synthetic else own >= best - 2)
+        return own <= 1.1 * best if synthetic else own >= best - 2
 
     def judge(
         rows: Rows,
@@ -199,7 +200,7 @@ MISPRINT_CDP = Claim(
 
 def _smaller_clip(one: Rows, cell: Where) -> bool:
     ours, theirs = (_tried(one, {**cell, "method": name}).index[0][1] for name in COMPARED)
-    return bool(ours < theirs)
+    return ours < theirs
 
 
 LARGER_CLIP = Claim(
@@ -290,14 +291,13 @@ table2 = Artifact(
             ["dp", "local_lr", "clip_norm"],
             "method",
             "accuracy",
-            where=ON_MNIST,
         ),
         Table(
             "Training loss at the best pair, synthetic",
             "dp",
             "method",
             "loss",
-            where={"best": True},
+            where=CHOSEN,
         ),
     ],
     figures=[
@@ -308,7 +308,6 @@ table2 = Artifact(
             measures="loss",
             panels=["dp", "method"],
             log="colour",
-            where=ON_SYNTHETIC,
             title="training loss on the synthetic problem",
         )
     ],

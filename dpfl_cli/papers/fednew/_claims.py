@@ -49,9 +49,7 @@ def acc(rows: Rows, who: str | Point, **labels: Any) -> Sample:
     return rows("accuracy", **point, **labels)
 
 
-def cells(
-    rows: Rows, low: float = 0.0, high: float = math.inf, **some: Any
-) -> Iterator[dict[str, Any]]:
+def cells(rows: Rows, low: float = 0.0, high: float = math.inf, **some: Any) -> Iterator[Point]:
     """Every epsilon from `low` to below `high`, with every number of clients or task, or `some`."""
     side = [name for name in ("clients", "task") if name in rows.labels]
     known = rows.where(**some)
@@ -346,9 +344,7 @@ def everywhere(
     )
 
 
-def comparable(
-    number: int, *, prior: Prior = "open", note: str = "", **readings: Mapping[str, Any]
-) -> Claim:
+def comparable(number: int, *, prior: Prior = "open", note: str = "", **readings: Point) -> Claim:
     """What the captions of Tables 8 to 11 say of DP-FedNew-FC and DP-FedFC."""
     return Claim(
         "fedfc",

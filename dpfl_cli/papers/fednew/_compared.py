@@ -9,7 +9,6 @@ from dpfl_cli.papers.fednew import OURS, TITLES, WIDER
 from dpfl_cli.papers.fednew._claims import SHORT, SLOW
 from dpfl_cli.papers.fednew._search import (
     ACCURACY,
-    CHOSEN,
     EPSILONS,
     KEPT,
     KEPT_OF_LONG,
@@ -19,6 +18,7 @@ from dpfl_cli.papers.fednew._search import (
     RECORD_LEVEL,
     SCAFFOLD,
     SELECTION,
+    TUNED,
     Data,
     Methods,
     Points,
@@ -126,7 +126,7 @@ def compared(
         runs=runs,
         measures=measures,
         show={"origin": "source"},
-        best=[Best(over, "selection", note=CHOSEN)],
+        best=[Best(over, "selection", note=TUNED)],
         search=staged(
             whole, always, keep=keep or (KEPT_OF_LONG if epsilons else KEPT), beyond=beyond
         ),

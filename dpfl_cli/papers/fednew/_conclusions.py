@@ -1,7 +1,7 @@
 """What the paper concludes of data dealt at random (section 7), and says of some cases (6.2)."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -61,7 +61,7 @@ def nearly_all(
     yield each_seed(most, text)
 
 
-def outperforms(who: str, page: str, slow: Point = SLOW, **readings: Mapping[str, Any]) -> Claim:
+def outperforms(who: str, page: str, slow: Point = SLOW, **readings: Point) -> Claim:
     return Claim(
         "outperforms",
         f"{TITLES[who]} ends more accurate than DP-FedGD and DP-SCAFFOLD at nearly every epsilon: "
@@ -98,7 +98,7 @@ def steady(
         yield below(change(who, cell), change(other, cell))
 
 
-def steady_in(figure: str, **readings: Mapping[str, Any]) -> Claim:
+def steady_in(figure: str, **readings: Point) -> Claim:
     return claim(
         f"section 7, {figure}",
         note="the measure is ours: the mean absolute change; a method that no longer learns "

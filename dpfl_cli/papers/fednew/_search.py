@@ -10,10 +10,9 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from dpfl_cli.reproduction.api import Metric, Run, Scale, Search, grid
+from dpfl_cli.reproduction.api import Metric, Run, Scale, Search, Values, Where, grid
 
-Values = Mapping[str, Any]
-Point = Mapping[str, Any]  # label -> value, of one point of a grid
+Point = Where  # of one point of a grid
 
 # --- methods ----------------------------------------------------------------------------------
 
@@ -148,7 +147,7 @@ def search(
 search_of_wide = partial(search, triples=())
 
 
-def settings(labels: Point) -> dict[str, Any]:
+def settings(labels: Point) -> Values:
     """The config values that labels stand for; `length` is local steps times their size."""
     found = {KEYS[name]: value for name, value in labels.items() if name in KEYS}
     if "length" in labels:
@@ -328,7 +327,7 @@ def run(
 
 ACCURACY = Metric("accuracy", "last", title="test accuracy after the last round")
 SELECTION = Metric("accuracy", title="test accuracy, mean of the last 20 rounds")
-CHOSEN = "highest mean test accuracy over the last 20 rounds, tuned on test data as in the paper"
+TUNED = "highest mean test accuracy over the last 20 rounds, tuned on test data as in the paper"
 
 # --- the search at scale=paper ----------------------------------------------------------------
 

@@ -3,7 +3,7 @@ narrow features of images, on clients that differ and on Adult.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -53,12 +53,8 @@ BOTH = ("FN", *ONE)
 
 def dealt(preset: str, counts: Sequence[int], values: Values) -> Data:
     """To these numbers of clients; federated EMNIST by class, to 47 one each."""
-
-    def shards(count: int) -> Values:
-        few = {"partitioner.shards_per_client": 1 if count == 47 else 2}
-        return few if preset == "federated_emnist" else {}
-
-    return {count: (preset, {**values, **shards(count)}) for count in counts}
+    two = {"partitioner.shards_per_client": 2} if preset == "federated_emnist" else {}
+    return {count: (preset, {**values, **({} if count == 47 else two)}) for count in counts}
 
 
 def on_images(
@@ -67,7 +63,6 @@ def on_images(
     preset: str,
     quick: Values,
     paper: Values,
-    minutes: tuple[float, float],
     many: Sequence[int] = (20, 50, 100, 250, 500),
     of_paper: str = "9 epsilons, every number of clients; a staged search",
     width: str = "",
@@ -91,7 +86,7 @@ def on_images(
         methods,
         {"quick": dealt(preset, [fewest, 100], quick), "paper": dealt(preset, many, paper)},
         notes_of_sizes,
-        minutes,
+        (0.4, 80),
         notes=[FEATURES],
         **own,
     )
@@ -136,7 +131,6 @@ table4 = on_images(
     "fashion_mnist",
     SMALL,
     {},
-    (0.4, 80),
     quick_seeds=2,
     points=partial(search, widest=True),
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
@@ -235,7 +229,7 @@ table5 = compared(
 def near(
     rows: Rows,
     points: float = 3.5,
-    but: tuple[str, Mapping[str, float]] | None = None,
+    but: tuple[str, Point] | None = None,
     methods: Sequence[str] = BOTH[:-1],
 ) -> Comparisons:
     """every method is within 3.5 points of the paper's number"""

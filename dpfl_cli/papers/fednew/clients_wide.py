@@ -38,7 +38,6 @@ def wide(
         preset,
         HALF_WIDE,
         WIDE,
-        (0.4, 80),
         (fewest, 500),
         "all records and rounds, three seeds; a staged search",
         " with 512 principal components",

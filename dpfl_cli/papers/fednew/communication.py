@@ -138,6 +138,7 @@ def extra(rows: Rows) -> float:
     return more / rows.value("dimension", method="FGD")
 
 
+FEW = Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each", full=True)
 by_method = partial(Table, rows=["level", "method"], columns="size")
 table3 = Artifact(
     id="table3",
@@ -148,17 +149,14 @@ table3 = Artifact(
     "1) / 2 floats down once more, which are not counted here. The paper counts two models a round "
     "for DP-SCAFFOLD; here it sends one, because the control follows from the update.",
     source="Table 3",
-    sizes=sized(
-        Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each", full=True),
-        Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each"),
-    ),
+    sizes=sized(FEW, FEW),
     runs=table3_runs,
     measures={
         "floats": Metric(
             "communication.uplink_floats", decimals=0, title="floats a client sends in 2 rounds"
         ),
         "curvature": Metric("communication.uses_curvature", title="uses curvature"),
-        "dimension": Fact("dimension", decimals=0, title="parameters"),
+        "dimension": Fact("dimension", title="parameters"),
         "models": Derived(
             lambda rows: rows.value("floats") / rows.value("dimension"),
             ["level", "size", "method"],

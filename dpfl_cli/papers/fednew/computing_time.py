@@ -1,6 +1,6 @@
 """Figure 4: accuracy against computing time (section 6.6)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -8,10 +8,10 @@ from dpfl_cli.papers.fednew import ADULT, FEATURES, OURS, TITLES, WHOLE, WIDER
 from dpfl_cli.papers.fednew._claims import SMALL_STEP, crossing
 from dpfl_cli.papers.fednew._search import (
     ACCURACY,
-    CHOSEN,
     NARROW,
     OF_CURVES,
     SELECTION,
+    TUNED,
     Point,
     run,
     search,
@@ -19,6 +19,7 @@ from dpfl_cli.papers.fednew._search import (
     staged,
 )
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     Artifact,
     Best,
     Claim,
@@ -28,7 +29,6 @@ from dpfl_cli.reproduction.api import (
     Metric,
     Rows,
     Runs,
-    Sample,
     Scale,
     Size,
     Table,
@@ -43,11 +43,10 @@ from dpfl_cli.reproduction.api import (
 
 ROUNDS = (1, *range(5, 75, 5))
 METHODS = ("FN", "FN_FC", "FGD", "Scaf")
-BEST = {"best": True}
 TASKS = {task for data in NARROW.values() for task in data}
 
 
-def named(point: Mapping[str, float]) -> str:
+def named(point: Point) -> str:
     return ", ".join(f"{TITLES[name]} {value:g}" for name, value in point.items())
 
 
@@ -75,7 +74,7 @@ def until(rows: Rows, other: Point, place: Point) -> float:
     return crossing(curve, rows.value("accuracy", **other, **place), seconds)
 
 
-FEDGD, SCAFFOLD = (BEST | {"method": method} for method in METHODS[2:])
+FEDGD, SCAFFOLD = (CHOSEN | {"method": method} for method in METHODS[2:])
 SLOW = {"method": "FGD", "point": named({"eta": 1.0})}
 
 
@@ -93,7 +92,7 @@ def within(
     time: str,
     share: float = 1.0,
     others: Sequence[Point] = (FEDGD, SCAFFOLD),
-    at: Point = BEST,
+    at: Point = CHOSEN,
     **given: Any,
 ) -> Comparisons:
     """The same of the other methods, on all data or some."""
@@ -144,10 +143,6 @@ def rounds(rows: Rows, before: int = 15, **which: Any) -> Comparisons:
     yield from within(rows, f"before round {before}", "seconds", at={"round": before}, **which)
 
 
-def longest(first: Sample, *others: Sample) -> Comparisons:
-    return (below(other, first) for other in others)
-
-
 def varies(one: Rows, cell: Point) -> bool:
     epsilons = one.where(**cell).choices("eps")
     times = [found.mean for found in one.each("total", method="Scaf", eps=epsilons, **cell)]
@@ -185,7 +180,13 @@ TIMES = [
         "most_expensive",
         "DP-FedNew computes the longest of all methods",
         "section 6.6, Figure 4",
-        every(longest, "total", "method", **EVERYWHERE, method=METHODS),
+        every(
+            lambda first, *others: (below(other, first) for other in others),
+            "total",
+            "method",
+            **EVERYWHERE,
+            method=METHODS,
+        ),
         note=NO_HESSIANS,
         readings={
             "beside DP-FedNew-FC and DP-FedGD": {"method": ("FN", "FN_FC", "FGD")},
@@ -206,7 +207,7 @@ TIMES = [
         "comparable",
         "DP-FedNew-FC is as accurate as DP-FedNew after the last round, to two points",
         "section 6.6, Figure 4",
-        every(level, "accuracy", "method", **EVERYWHERE, **BEST, method=METHODS[:2], within=2),
+        every(level, "accuracy", "method", **EVERYWHERE, **CHOSEN, method=METHODS[:2], within=2),
         note="the paper gives no number; within two points is ours",
     ),
 ]
@@ -234,9 +235,14 @@ fig4 = Artifact(
     measures={
         "selection": SELECTION,
         "accuracy": ACCURACY,
-        "curve": Metric("accuracy", "series", rounds=ROUNDS, where=BEST),
+        "curve": Metric("accuracy", "series", rounds=ROUNDS, where=CHOSEN),
         "seconds": Metric(
-            "timing.compute", "series", rounds=ROUNDS, title="computing time", unit="s", where=BEST
+            "timing.compute",
+            "series",
+            rounds=ROUNDS,
+            title="computing time",
+            unit="s",
+            where=CHOSEN,
         ),
         "total": Metric(
             "timing.compute",
@@ -244,31 +250,29 @@ fig4 = Artifact(
             title="computing time of all rounds (s)",
             unit="s",
             scale="log",
-            where=BEST,
+            where=CHOSEN,
         ),
         "operations": Metric(
             "timing.flops_per_round",
             title="floating-point operations a round (FLOP)",
-            unit="FLOP",
-            where=BEST,
+            where=CHOSEN,
         ),
         "floats": Metric(
             "communication.uplink_floats",
             decimals=0,
             title="floats that a client sends",
-            where=BEST,
+            where=CHOSEN,
         ),
-        "share": Derived(share, [*OF_BEST, "round"], decimals=3, title=SHARE, where=BEST),
+        "share": Derived(share, [*OF_BEST, "round"], decimals=3, title=SHARE),
         "ratio": Derived(
             lambda rows: share(rows, "total"),
             OF_BEST,
-            decimals=2,
             title=SHARE,
-            where=BEST,
+            where=CHOSEN,
         ),
     },
     show={"origin": "source"},
-    best=[Best("point", "selection", note=CHOSEN)],
+    best=[Best("point", "selection", note=TUNED)],
     search=staged([{"method": one, "task": "adult", "eps": 2.0} for one in ("FN", "FGD")], [SLOW]),
     titles={"point": "point of the grid", "best.point": "best point"},
     tables=[
@@ -285,7 +289,7 @@ fig4 = Artifact(
             PLACE,
             "measure",
             ["accuracy", "total", "operations", "floats", "best.point"],
-            where=BEST,
+            where=CHOSEN,
             notes="operations are those of torch's products, counted in two rounds beforehand; – "
             "where a method computes in compiled kernels alone, whose operations are not counted",
         ),

@@ -44,10 +44,6 @@ OWN = {
     **AS_CLAIMED,
     **FEW_LOSSES,
     "algorithm.spectrum": True,
-    "algorithm.clip_norm": 1.0,
-    "algorithm.side_clip_norm": 1.0,
-    "algorithm.curvature_clip_norm": 1.0,
-    "algorithm.server_lr": 1.0,
     "evaluation.final_window": 5,  # nothing is chosen by it here
 }
 SMALLER: Mapping[str, Values] = {"quick": SMALL, "paper": {"evaluation.rounds": [*ROUNDS]}}
@@ -55,7 +51,7 @@ SMALLER: Mapping[str, Values] = {"quick": SMALL, "paper": {"evaluation.rounds": 
 # --- claims -----------------------------------------------------------------------------------
 
 
-def places(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Iterator[dict[str, float]]:
+def places(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Iterator[Where]:
     """Every number of clients and round."""
     return grid(clients=rows.choices("clients"), round=rounds)
 

@@ -233,9 +233,9 @@ table2 = Artifact(
     measures={
         "backbone": Fact("dataset.content.backbone", title="network"),
         "images": Fact("dataset.content.base_source", title="images"),
-        "public": Fact("dataset.fit_records", decimals=0, title="public images"),
-        "components": Fact("dataset.components", decimals=0, title="principal components"),
-        "features": Fact(lambda fact: fact("dimension") / 10, decimals=0, title="features"),
+        "public": Fact("dataset.fit_records", title="public images"),
+        "components": Fact("dataset.components", title="principal components"),
+        "features": Fact(lambda fact: fact("dimension") / 10, title="features"),
     },
     titles={"layer_size": "layer", "emnist": "EMNIST's digits"},
     tables=[

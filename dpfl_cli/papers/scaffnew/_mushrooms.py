@@ -1,6 +1,5 @@
 """Logistic regression on mushrooms: what its artifacts share, and the claims of Figure 12."""
 
-from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from math import inf
@@ -18,6 +17,7 @@ from dpfl_cli.reproduction.api import (
     Metric,
     Rows,
     Run,
+    Values,
     Where,
     above,
     below,
@@ -37,7 +37,7 @@ PROVED = f"{ZERO_OUT} dp.delta=1e-5 dp.calibration=zcdp dp.epsilon=1"
 # --- runs -------------------------------------------------------------------------------------
 
 
-def on_mushrooms(labels: Where, values: Mapping[str, Any], v: float | None = V) -> Run:
+def on_mushrooms(labels: Where, values: Values, v: float | None = V) -> Run:
     """A run of the labels "method" and perhaps "tau" (local steps) and "T" (iterations).
 
     With the label "eps" (or "tenth") it has noise for that epsilon at clip norm "C", or 10; by
@@ -66,7 +66,7 @@ def gap(**where: Any) -> Metric:
 def free_steps(**where: Any) -> Fact:
     """How many local steps are free without noise."""
     own = {**where, "method": "ScaffNew", "best": True}
-    return Fact("theory.local_steps", decimals=1, title="1/p*", where=own)
+    return Fact("theory.local_steps", title="1/p*", where=own)
 
 
 def best_steps_over_advice(*per: str, **where: Any) -> Derived:
@@ -104,12 +104,12 @@ def against_steps(*panels: str, **more: Any) -> Figure:
 
 def best_steps(rows: Rows, **cell: Any) -> float:
     """The best number of local steps of one seed."""
-    return float(rows.best("suboptimality", "tau", **cell))
+    return rows.best("suboptimality", "tau", **cell)
 
 
 def over_epsilon(rows: Rows, cell: Where, label: str = "tau") -> list[float]:
     """The best numbers of local steps, or of iterations."""
-    return [float(rows.best("suboptimality", label, eps=eps, **cell)) for eps in EPSILONS]
+    return [rows.best("suboptimality", label, eps=eps, **cell) for eps in EPSILONS]
 
 
 def _is_inside(rows: Rows, cell: Where) -> bool:

@@ -92,7 +92,6 @@ def _claims() -> Iterator[Claim]:
         "DP-ScaffNew",
         first,
         inside(**{**both, "method": "ScaffNew"}, eps=NONE),
-        "open",
         note=NO_TIME,
         readings=NEAR_ENDS,
     )

@@ -37,6 +37,7 @@ from dpfl_cli.papers.scaffnew.local_steps import (
     sizes,
 )
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     OTHERS,
     Artifact,
     Claim,
@@ -318,7 +319,6 @@ fig5 = Artifact(
                 "method",
                 "C",
                 [f"{group}_mean", f"{group}_spread"],
-                where={"C": CLIP_NORMS[GROUPS[group][0]]},
             )
             for group, title in TITLES.items()
         ),
@@ -340,7 +340,7 @@ fig5 = Artifact(
             ["task", "method", "eps"],
             "C",
             ["best.tau", "error"],
-            where={"best": True},
+            where=CHOSEN,
         ),
         Table("Epsilon of the ledger at these points", ["task", "method"], ["C", "eps"], "honest"),
     ],

@@ -131,7 +131,7 @@ fig11 = Artifact(
             "watched_train_loss", "last", decimals=4, title="train loss of client 1 at the end"
         ),
         "longest": Metric("watched_norm", "max", title="longest update of client 1"),
-        "communications": Metric("communications", "series", decimals=0, title="communications"),
+        "communications": Metric("communications", "series", title="communications"),
         "later": Derived(
             _later, ["task", "method", "clipping"], title="longest from the fifth communication on"
         ),

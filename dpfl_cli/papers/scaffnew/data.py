@@ -68,11 +68,7 @@ UNEQUAL = Claim(
     note="this is about the stand-in, not about the paper, whose section 3 has the records split "
     "equally at random and whose table has 6129 ± 1915; dataset=femnist with LEAF's files and "
     "split=writers is unequal",
-    readings={
-        "split equally at random, as the text has it": every(
-            level, "train_std", task="femnist", right=0.0, within=1.0
-        )
-    },
+    readings={"split equally at random, as the text has it": {"compare": level, "within": 1.0}},
 )
 
 

@@ -95,13 +95,13 @@ def _claims(task: str) -> Iterator[Claim]:
         """
         mine = one.where(task=task)
         times = mine.choices("T")
-        found = [int(mine.best("error", "T", **{**cell, "eps": eps})) for eps in epsilons]
+        found = [mine.best("error", "T", **{**cell, "eps": eps}) for eps in epsilons]
         if len(set(found)) == 1 and found[0] in (times[0], times[-1]):
             end = "largest" if found[0] == times[-1] else "smallest"
             return f"every best T is {found[0]}, the {end} that was run"
         return found == sorted(found)
 
-    def long(rows: Rows, measure: str, eps: Any) -> list[dict[str, Any]]:
+    def long(rows: Rows, measure: str, eps: Any) -> Sequence[Where]:
         """The curves, where one of them is long enough to say what happens at large T."""
         known = [*grid(task=task, eps=eps, method=METHODS)]
         ends = max(rows.places(measure, **cell)[-1] for cell in known)
@@ -239,10 +239,9 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
             "error": ERROR,
             "loss": Metric("train_loss", "last", decimals=3, title="train loss"),
             "best_T": Derived(
-                lambda rows: float(rows.best("error", "T")),
+                lambda rows: rows.best("error", "T"),
                 CURVES,
                 by_seed=False,
-                decimals=0,
                 title="best T",
                 over="T",
             ),

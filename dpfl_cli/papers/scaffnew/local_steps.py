@@ -26,6 +26,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     targets_of,
 )
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     OTHERS,
     Artifact,
     Best,
@@ -49,6 +50,7 @@ from dpfl_cli.reproduction.api import (
     best_by_others,
     every,
     grid,
+    listed_labels,
     shape,
     sized,
 )
@@ -92,8 +94,7 @@ def inside(ends: str = "1 and T", least: float = 0.0, **cells: Any) -> Judge:
             if len(found) < 3:
                 raise Missing(f"no number between {ends}")
             first, *inner, last = found
-            words = ", ".join(f"{name}={value}" for name, value in cell.items())
-            best = best_by_others(inner, f"best error between {ends} ({words})")
+            best = best_by_others(inner, f"best error between {ends} ({listed_labels(cell)})")
             yield below(best, first, by=by)
             yield below(best, last, by=by)
 
@@ -232,7 +233,7 @@ def at_best(found: str) -> Table:
         ["task", "method", "C"],
         "eps",
         ["best.tau", "error", "clipped", "honest"],
-        where={"best": True},
+        where=CHOSEN,
     )
 
 

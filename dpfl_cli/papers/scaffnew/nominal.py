@@ -12,10 +12,10 @@ from dpfl_cli.papers.scaffnew.local_steps import (
     over_steps,
 )
 from dpfl_cli.reproduction.api import (
+    CHOSEN,
     Artifact,
     Claim,
     Compare,
-    Comparison,
     Comparisons,
     Derived,
     Judge,
@@ -23,7 +23,6 @@ from dpfl_cli.reproduction.api import (
     Price,
     Rows,
     Runs,
-    Sample,
     Scale,
     Size,
     Table,
@@ -54,10 +53,6 @@ def _beside_none(compare: Compare, task: str, eps: float) -> Judge:
     return every(compare, "error", "eps", task=task, method=METHODS, eps=both, best=True, points=10)
 
 
-def _far(private: Sample, free: Sample, points: float) -> Comparison:
-    return above(private - free, points)
-
-
 ENOUGH_CIFAR10 = Claim(
     "enough_cifar10",
     "on CIFAR-10, at C = 50, both methods are within 10 points of the curve without noise at "
@@ -71,7 +66,8 @@ ENOUGH_CIFAR10 = Claim(
 @claim("ours", note=SAME_SEEDS)
 def enough_ixi(rows: Rows) -> Comparisons:
     """on Fed-IXI, at C = 50, neither is at nominal epsilon 3.3, and both are at 3300"""
-    yield from _beside_none(_far, "ixi", 3.3)(rows)
+    far = _beside_none(lambda private, free, points: above(private - free, points), "ixi", 3.3)
+    yield from far(rows)
     yield from _beside_none(close, "ixi", 3300.0)(rows)
 
 
@@ -108,7 +104,7 @@ extra_nominal = Artifact(
             ["task", "method"],
             "eps",
             ["best.tau", "error", "honest"],
-            where={"best": True},
+            where=CHOSEN,
         ),
         Table(
             "Where the private curve comes within 10 points of the one without noise",
