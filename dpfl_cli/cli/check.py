@@ -4,7 +4,7 @@ guarantee says? Attacks on it as it runs, under every trust model that it is def
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from dpfl_cli.simulation.conformance import Kit
     from dpfl_cli.simulation.run_plan import Plan
 
-    Note = Callable[[Plan, str, "CheckRows"], object]  # takes what became of a check
-
 CheckRows = list[dict[str, str]]  # of the table
+Notes = list[tuple["Plan", str, CheckRows]]  # what became of a plugin's component of a group
 
 EXIT_REFUSED, EXIT_FAILED = 2, 3
 LOG = logging.getLogger("dpfl")
@@ -105,8 +104,8 @@ def checked(target: str, overrides: Sequence[str]) -> list[dict[str, str]]:
     from dpfl_cli.simulation.checked import note_check, passed
 
     found = [case for component in _components(target) for case in cases(component, overrides)]
-    notes: list[tuple[Plan, str, CheckRows]] = []
-    rows = [row for case in found for row in check(case, lambda *note: notes.append(note))]
+    notes: Notes = []
+    rows = [row for case in found for row in check(case, notes)]
     for note in sorted(notes, key=lambda note: not passed(note[2])):  # a failure stays
         note_check(*note)
     return rows
@@ -162,21 +161,14 @@ def _level(component: Component, overrides: Sequence[str]) -> list[str]:
     return [f"{key}=1"] if known is not None and known.default is None and not given else []
 
 
-def check(case: Case, note: "Note | None" = None) -> CheckRows:
-    """The rows of the table for one case; those of a plugin's component are noted."""
-    from dpfl_cli.simulation.checked import note_check
+def check(case: Case, notes: Notes) -> CheckRows:
+    """The rows of the table for one case; those of a plugin's component join the notes."""
     from dpfl_cli.simulation.conformance import CHECKS
 
     kits: list[Kit] = []
     try:
         for data, kit in _kits(case):
-            try:
-                kit.examine()
-            except ConfigError as error:
-                if not kits:
-                    raise
-                LOG.info("%s, %s: left out (%s)", case.label, data, error)
-                continue
+            kit.examine()
             kits.append(kit)
             bad = ", ".join(name for name in CHECKS if kit.faults[name])
             result = f"{bad} FAIL" if bad else "passed"
@@ -188,7 +180,7 @@ def check(case: Case, note: "Note | None" = None) -> CheckRows:
     of_method = plan.algorithm.plugin  # whose faults, or idleness, are not the model's
     for group in {case.component.group} | (set() if of_method else {"model"}):
         if getattr(plan, group).plugin:
-            (note or note_check)(plan, group, rows)
+            notes.append((plan, group, rows))
     return rows
 
 

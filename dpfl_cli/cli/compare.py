@@ -23,14 +23,7 @@ from dpfl_cli.cli.selection import (
     shown_row,
     varying,
 )
-from dpfl_cli.cli.tables import (
-    SHOWN,
-    epsilons_of,
-    is_claimed,
-    mean_text,
-    print_table,
-    privacy_of,
-)
+from dpfl_cli.cli.tables import SHOWN, epsilons_of, is_claimed, mean_text, print_table, privacy_of
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id, text_of
 from dpfl_cli.config.paths import outputs_dir

@@ -5,12 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpfl_cli.cli.cautions import cautions
-from dpfl_cli.cli.tables import (
-    collusion_text,
-    print_results,
-    print_table,
-    wide_console,
-)
+from dpfl_cli.cli.tables import collusion_text, print_results, print_table, wide_console
 from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.store import MODEL

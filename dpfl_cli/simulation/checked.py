@@ -34,12 +34,11 @@ def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
     """
     ways, method = _ways(plan, group), plan.algorithm
     if group == "model" and not method.plugin:
-        drawn = _drawn(plan)
-        batches = any(size is not None for size in batch_sizes(method).values())
-        ways.append(_in_short(plan.model, method.name, plan.dp.unit, batches, drawn))
+        sizes = (getattr(method.settings, name) for name in batch_options(method.name))
+        batches = any(size is not None for size in sizes)
+        ways.append(_in_short(plan.model, method.name, plan.dp.unit, batches, _drawn(plan)))
     found = _known(plan, group) | dict.fromkeys(ways, rows)
-    component = getattr(plan, group).component
-    path = _file(group, component.name, component.revision)
+    path = _file(group, getattr(plan, group).identity())
     write_atomically(path, json_text(found).encode())
 
 
@@ -70,9 +69,7 @@ def failed_since(config: Options) -> list[str]:
         f"{group}={config[group]['name']}: dpfl check of the file as it was has FAILED (in one way "
         "of running it at least)"
         for group in CHECKED
-        if not all(
-            map(passed, _noted(group, config[group]["name"], config[group]["revision"]).values())
-        )
+        if not all(map(passed, _noted(group, config[group]).values()))
     ]
 
 
@@ -85,10 +82,12 @@ def unchecked(plan: Plan) -> str | None:
         choice = getattr(plan, group)
         if not choice.plugin:
             continue
-        rows, again = _rows(plan, group), f"dpfl check {choice.component.origin}"
-        if not _known(plan, group):
+        known, ways = _known(plan, group), _ways(plan, group)
+        rows = [row for way in ways for row in known.get(way, [])]
+        again = f"dpfl check {choice.component.origin}"
+        if not known:
             missing.append(f"not checked: {again}")
-        elif rows is None:
+        elif not known.keys() >= {*ways}:
             own = [
                 f"{group}.{name}={value}"
                 for name, field in type(choice.settings).model_fields.items()
@@ -167,39 +166,26 @@ def batch_options(method: str) -> list[str]:
     return [name for name, field in fields.items() if RECORDS in field.metadata]
 
 
-def batch_sizes(method: Choice) -> Options:
-    """The values of these options; None where no batches are drawn."""
-    return {name: getattr(method.settings, name) for name in batch_options(method.name)}
-
-
 def _kind(value: Any) -> Any:
     """A setting's value, of a number its sign."""
     return f"a number {(value > 0) - (value < 0):+d}" if isinstance(value, float) else value
 
 
-def _rows(plan: Plan, group: str) -> list[Options] | None:
-    """Those of its check as a plan uses it; None where it was not tried so."""
-    known = _known(plan, group)
-    ways = _ways(plan, group)
-    return [row for way in ways for row in known[way]] if known.keys() >= {*ways} else None
-
-
 def _known(plan: Plan, group: str) -> Options:
-    component = getattr(plan, group).component
-    return _noted(group, component.name, component.revision)
+    return _noted(group, getattr(plan, group).identity())
 
 
-def _noted(group: str, name: str, revision: Any) -> Options:
+def _noted(group: str, chosen: Options) -> Options:
     """way -> the rows of its check, of a component's file as it is: its revision ends in the hash
     of its file.
     """
     try:
-        found = json.loads(_file(group, name, revision).read_text())
+        found = json.loads(_file(group, chosen).read_text())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _file(group: str, name: str, revision: Any) -> Path:
-    _, _, digest = str(revision).partition("+")
-    return outputs_dir() / "checks" / f"{group}-{name}-{digest}.json"
+def _file(group: str, chosen: Options) -> Path:
+    _, _, digest = str(chosen["revision"]).partition("+")
+    return outputs_dir() / "checks" / f"{group}-{chosen['name']}-{digest}.json"

@@ -57,15 +57,14 @@ class PluginMemory:
 
     def __init__(self, method: object | None, modules: Collection[str]) -> None:
         self._method, self._modules = method, modules
-        self._given = {} if method is None else own_attributes(method)
+        self._given = own_attributes(method)  # none of None
         self._first = held_by(modules)
 
     def refuse(self) -> None:
         """A PrivacyError where something is kept from run to run, or would be lost by a kill."""
         if self._method is not None:
             refuse_kept(self._method, self._given)
-        if self._modules:
-            refuse_changed(self._first, self._modules)
+        refuse_changed(self._first, self._modules)
 
 
 def own_attributes(made: object) -> dict[str, Any]:

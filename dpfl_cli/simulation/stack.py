@@ -13,13 +13,7 @@ from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, Round, State
 from dpfl_cli.config.component import UNLIMITED, Settings
-from dpfl_cli.config.errors import (
-    ConfigError,
-    DpflError,
-    PrivacyError,
-    UnknownOption,
-    nearest,
-)
+from dpfl_cli.config.errors import ConfigError, DpflError, PrivacyError, UnknownOption, nearest
 from dpfl_cli.data.devices import noise_device, pick_device
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
