@@ -113,7 +113,13 @@ def execute(args: argparse.Namespace) -> int:
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:
             raise ConfigError(f"--at-most {args.at_most:g}: a number of minutes above 0")
-        artifacts = sorted(artifacts, key=lambda one: _order(one, scale))
+
+        def order(artifact: "Artifact") -> tuple[bool, float]:
+            """The shortest first; last what is run anew every time, for its times."""
+            exclusive = any(run.exclusive for run in artifact.declared(scale))
+            return exclusive, artifact.size(scale).minutes * artifact.trains
+
+        artifacts = sorted(artifacts, key=order)
     own = [artifact.path for artifact in artifacts if artifact.paper is None]
     if args.publish and own:
         raise ConfigError(f"{own[0]}: --publish is for artifacts of a paper that comes with dpfl")
@@ -208,12 +214,6 @@ def _finished(artifact: "Artifact", scale: "Scale", store: "RunStore") -> bool:
     except DataError:  # without the data nothing can tell
         return False
     return all(store.finished(run) for run in job.plans)
-
-
-def _order(artifact: "Artifact", scale: "Scale") -> tuple[bool, float]:
-    """The shortest first; last what is run anew every time, for its times."""
-    exclusive = any(run.exclusive for run in artifact.declared(scale))
-    return exclusive, artifact.size(scale).minutes * artifact.trains
 
 
 @contextlib.contextmanager

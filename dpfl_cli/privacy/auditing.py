@@ -7,7 +7,6 @@ scores.
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
@@ -18,7 +17,6 @@ from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
 
 MOST = 100.0  # no bound on epsilon or mu is looked for above
 GUESSED = 0.1  # the share of canaries that the one-run adversary guesses: the extreme scores
-Blow = Callable[[float], float]
 
 
 def gaussian_bound(scores: np.ndarray, sides: np.ndarray, delta: float, confidence: float) -> float:
@@ -104,13 +102,39 @@ def one_run_bound(
       gaussian: whether the mechanism is known to be Gaussian DP, whose f is that of mu; else f is
         that of (epsilon, delta)-DP.
     """
-    each = max(int(len(scores) * GUESSED / 2), 1)
+    canaries, each = len(scores), max(int(len(scores) * GUESSED / 2), 1)
     order = np.argsort(scores)
     right = int((~sides[order[:each]]).sum() + sides[order[-each:]].sum())
-    family = _gaussian_curve if gaussian else _approximate_curve
+
+    def least(event: float, parameter: float) -> float:
+        """What an event of this probability keeps at least on the other side, 1 - f's inverse: of
+        mu Phi(Phi^-1(x) - mu), of epsilon max(0, e^-eps (x - delta), 1 - delta - e^eps (1 - x)).
+        """
+        if gaussian:
+            return float(ndtr(ndtri(min(event, 1.0)) - parameter))
+        grown = math.exp(parameter)
+        return max(0.0, (event - delta) / grown, 1 - delta - grown * (1 - min(event, 1.0)))
 
     def plausible(parameter: float) -> bool:
-        return may_guess(family(parameter, delta), len(scores), 2 * each, right, 1 - confidence)
+        """Whether an adversary may be right in at least `right` of its guesses with probability
+        1 - confidence, under f-DP.
+
+        Let p_i be the probability of i right guesses of c, r_i = sum_{j >= i} (j / m) p_j and h_i =
+        sum_{j >= i} ((c - j) / m) p_j: that a canary picked at random is guessed rightly (wrongly),
+        and at least i are right. Changing its side costs as f says: h_{i-1} is at least what f
+        leaves of r_i. From the tail that is supposed, with all of it at `right`, follow the
+        smallest r_0 + h_0, which is c / m of all probability: if it is more, so likely a tail
+        cannot be.
+        """
+        guesses, chance = 2 * each, 1 - confidence
+        sure, wrong = chance * right / canaries, chance * (guesses - right) / canaries
+        for i in range(right - 1, -1, -1):
+            before = wrong
+            wrong = max(wrong, least(sure, parameter))
+            sure += i / (guesses - i) * (wrong - before)
+            if sure + wrong > guesses / canaries:  # neither ever falls
+                return False
+        return True
 
     if plausible(0.0):
         return 0.0
@@ -121,38 +145,3 @@ def one_run_bound(
     return gaussian_epsilon(low, delta) if gaussian else low
 
 
-def may_guess(least: Blow, canaries: int, guesses: int, right: int, chance: float) -> bool:
-    """Whether an adversary may be right in at least `right` of its guesses with probability
-    `chance`, under f-DP.
-
-    Let p_i be the probability of i right guesses of c, r_i = sum_{j >= i} (j / m) p_j and h_i =
-    sum_{j >= i} ((c - j) / m) p_j: that a canary picked at random is guessed rightly (wrongly), and
-    at least i are right. Changing its side costs as f says: h_{i-1} is at least what f leaves of
-    r_i. From the tail that is supposed, with all of it at `right`, follow the smallest r_0 + h_0,
-    which is c / m of all probability: if it is more, so likely a tail cannot be.
-
-    Args:
-      least: probability of an event -> the least that it can have on the other side, 1 - f's
-        inverse.
-    """
-    sure, wrong = chance * right / canaries, chance * (guesses - right) / canaries
-    for i in range(right - 1, -1, -1):
-        before = wrong
-        wrong = max(wrong, least(sure))
-        sure += i / (guesses - i) * (wrong - before)
-        if sure + wrong > guesses / canaries:  # neither ever falls
-            return False
-    return True
-
-
-def _gaussian_curve(mu: float, _: float) -> Blow:
-    """An event of probability x keeps at least Phi(Phi^-1(x) - mu) on the other side."""
-    return lambda x: float(ndtr(ndtri(min(x, 1.0)) - mu))
-
-
-def _approximate_curve(epsilon: float, delta: float) -> Blow:
-    """An event of probability x keeps at least max(0, e^-eps (x - delta), 1 - delta - e^eps (1 -
-    x)).
-    """
-    grown = math.exp(epsilon)
-    return lambda x: max(0.0, (x - delta) / grown, 1 - delta - grown * (1 - min(x, 1.0)))

@@ -4,7 +4,7 @@ together.
 
 import math
 from collections import defaultdict
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,11 +13,7 @@ from dpfl_cli.privacy.accountants import Accountant
 from dpfl_cli.privacy.kinds import Gaussian
 from dpfl_cli.privacy.ledger import Entries
 
-
-@cache
-def _quadrature() -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(20)
-    return (nodes + 1) / 2, weights / 2
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def gaussian_log_delta(mu: float, excess: float) -> float:
@@ -38,9 +34,8 @@ def gaussian_log_delta(mu: float, excess: float) -> float:
     s = excess - mu / 2
     mills = math.sqrt(math.pi / 2)
     if mu <= 1:
-        nodes, weights = _quadrature()
-        t = s + mu * nodes
-        difference = mu * (weights @ (1 - t * mills * erfcx(t / math.sqrt(2))))
+        t = s + mu * ((_NODES + 1) / 2)
+        difference = mu * (_WEIGHTS / 2 @ (1 - t * mills * erfcx(t / math.sqrt(2))))
     elif s >= 0:
         difference = mills * (erfcx(s / math.sqrt(2)) - erfcx((s + mu) / math.sqrt(2)))
     else:

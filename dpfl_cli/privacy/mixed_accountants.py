@@ -3,7 +3,7 @@ DP, basic composition of pure DP, and privacy loss distributions, composed by dp
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -152,10 +152,16 @@ class RdpAccountant(Accountant):
                 return total - np.log1p(1 / excess) - toll
             return total - math.log(delta) / excess
 
-        def epsilon_of(excess: np.ndarray) -> np.ndarray:
-            return converted(_renyi(entries, excess), excess)
-
-        best = _smallest_over_orders(epsilon_of)
+        # over orders 1 + x, x from 1e-9 to 1e18: a grid in ln x, refined around its smallest value.
+        # Every order gives a valid bound: the accuracy of the search is a matter of tightness only
+        best, low, high, points = math.inf, math.log(1e-9), math.log(1e18), 2500
+        for _ in range(4):
+            grid = np.linspace(low, high, points)
+            values = converted(_renyi(entries, np.exp(grid)), np.exp(grid))
+            at = int(np.argmin(values))
+            best = min(best, float(values[at]))
+            low, high = float(grid[max(at - 1, 0)]), float(grid[min(at + 1, points - 1)])
+            points = 60
         of_batches = [one for one in entries if one.rate is not None]
         if of_batches:
             excess = np.array(ORDERS) - 1.0
@@ -169,23 +175,6 @@ def _renyi(entries: Entries, excess: np.ndarray) -> np.ndarray:
     """Renyi divergence of releases at orders 1 + excess, added up."""
     kinds = by_kind(entries).items()
     return sum((kind.renyi(own, excess) for kind, own in kinds), np.zeros_like(excess))
-
-
-def _smallest_over_orders(epsilon_of: Callable[[np.ndarray], np.ndarray]) -> float:
-    """Minimum of a bound over orders 1 + x, x from 1e-9 to 1e18: a grid in ln x, refined around its
-    smallest value.
-
-    Every order gives a valid bound, so the accuracy of the search is a matter of tightness only.
-    """
-    low, high, points = math.log(1e-9), math.log(1e18), 2500
-    best = math.inf
-    for _ in range(4):
-        grid = np.linspace(low, high, points)
-        values = epsilon_of(np.exp(grid))
-        at = int(np.argmin(values))
-        best = min(best, float(values[at]))
-        low, high, points = float(grid[max(at - 1, 0)]), float(grid[min(at + 1, points - 1)]), 60
-    return best
 
 
 @component("accountant", "zcdp", revision=1, settings=Settings)

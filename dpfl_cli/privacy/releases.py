@@ -207,21 +207,9 @@ class Provenance:
           charged: [R] the runs in which it is made.
           setups: of every run.
         """
-        if (sampling := setups[0].sampling) is not None:
-            self._check_cohort(spec, values, rounds, sampling)
-        if spec.group:
-            self._check_source(spec, values, rounds, np.where(charged, number, -1))
-        if spec.rate is not None or spec.disjoint > 1:
-            most = (spec.rate or 1.0) * min(setup.fewest() for setup in setups)
-            self._check_batch(spec, values, number, most)
-
-    @staticmethod
-    def _check_cohort(
-        spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, sampling: Sampling
-    ) -> None:
-        """Where clients are drawn, a release is of those who were drawn for this round."""
-        cohort = values.cohort
-        if (
+        sampling, cohort = setups[0].sampling, values.cohort
+        # where clients are drawn, a release is of those who were drawn for this round
+        if sampling is not None and (
             cohort is None
             or cohort.sampling != sampling
             or not np.array_equal(cohort.rounds, rounds)
@@ -230,23 +218,22 @@ class Provenance:
                 f"release '{spec.name}' is priced by how its clients are drawn, afresh in every "
                 "round: compute it from what the clients of this round hold"
             )
-
-    def _check_source(
-        self, spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, number: np.ndarray
-    ) -> None:
-        """Releases of one group that have the same number in a round of a run are of the same
-        contributions; a negative number is of a run without one.
-        """
-        for which in np.unique(number[number >= 0]).tolist():
+        # releases of one group that have the same number in a round of a run are of the same
+        # contributions
+        turn = np.where(charged, number, -1)
+        for which in np.unique(number[charged]).tolist() if spec.group else ():
             nothing = np.zeros_like(rounds), np.full(len(rounds), None, object)
             when, sources = self._groups.setdefault((spec.group, which), nothing)
-            mine = number == which
+            mine = turn == which
             if (mine & (when == rounds) & (sources != values.source)).any():
                 raise PrivacyError(
                     f"release '{spec.name}' is declared to be of the contributions of its group "
                     f"'{spec.group}', with which it is priced jointly, but it is of others"
                 )
             when[mine], sources[mine] = rounds[mine], values.source
+        if spec.rate is not None or spec.disjoint > 1:
+            most = (spec.rate or 1.0) * min(setup.fewest() for setup in setups)
+            self._check_batch(spec, values, number, most)
 
     def _check_batch(
         self, spec: ReleaseSpec, values: Bounded, number: np.ndarray, most: float

@@ -132,22 +132,15 @@ def execute_alone(plans: Sequence[Plan], store: RunStore, progress: Progress) ->
                 store.checkpoint_file(plan.id, forced=True).unlink(missing_ok=True)
         counted = plan
         with contextlib.suppress(Exception):  # recorded when the run itself is made
-            counted = replace(plan, flops_per_round=_flops_per_round(plan))
+            stack, rounds = Stack([Member(plan)]), min(plan.rounds, 2)
+            with count_operations() as counter:
+                for _ in range(rounds):
+                    stack.step()
+            # without compiled kernels and elementwise functions; None where nothing else is
+            counted = replace(plan, flops_per_round=counter.get_total_flops() / rounds or None)
         reset_peak()
         outcomes += execute([counted], store, progress, force=True)
     return outcomes
-
-
-def _flops_per_round(plan: Plan) -> float | None:
-    """Operations of a run's first two rounds (or one) over their number, without compiled kernels
-    and elementwise functions; None where nothing else is.
-    """
-    rounds = min(plan.rounds, 2)
-    stack = Stack([Member(plan)])
-    with count_operations() as counter:
-        for _ in range(rounds):
-            stack.step()
-    return counter.get_total_flops() / rounds or None
 
 
 def look_up(

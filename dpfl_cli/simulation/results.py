@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -66,7 +66,8 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     if status != "failed":  # the data may be what failed
         files["partition.npz"] = _partition(federation_of(plan))
         if plan.runtime.keep_model:
-            files[MODEL] = _model(member)
+            model = torch.stack(member.recent).mean(0).numpy(force=True)  # evaluated last, [d]
+            files[MODEL] = _npz(np.savez, model=model)
     return sealed(files, {**_result(member, status, reason), "config": config})
 
 
@@ -313,18 +314,17 @@ def _commit() -> str | None:
         return None
 
 
-def _model(member: Member) -> bytes:
-    """The file model.npz: what was evaluated last, `model` [d]."""
-    buffer = io.BytesIO()
-    np.savez(buffer, model=torch.stack(member.recent).mean(0).numpy(force=True))
-    return buffer.getvalue()
-
-
 @lru_cache(maxsize=2)  # the runs of a grid often share their data
 def _partition(federation: Federation) -> bytes:
     """The file partition.npz."""
-    dealt, buffer = federation.partition, io.BytesIO()
-    np.savez_compressed(buffer, indices=dealt.indices.astype(np.int32), offsets=dealt.offsets)
+    dealt = federation.partition
+    indices = dealt.indices.astype(np.int32)
+    return _npz(np.savez_compressed, indices=indices, offsets=dealt.offsets)
+
+
+def _npz(save: Callable[..., None], **arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer, **arrays)
     return buffer.getvalue()
 
 
