@@ -191,9 +191,9 @@ def print_pivot(
         cells.to_csv(sys.stdout)
         return
     wide = cells["text"].unstack(list(cols), fill_value="", sort=False)
-    wide = wide[sorted(wide, key=lambda one: [*map(order, one if len(cols) > 1 else [one])])]
-    names = [", ".join(name) if isinstance(name, tuple) else str(name) for name in wide]
-    header = [*rows, *names]
+    labels = {name: name if isinstance(name, tuple) else (name,) for name in wide}
+    wide = wide[sorted(wide, key=lambda name: [*map(order, labels[name])])]
+    header = [*rows, *(", ".join(labels[name]) for name in wide)]
     lines = wide.reset_index().to_numpy().tolist()
     few, many = cells["seeds"].min(), cells["seeds"].max()
     over = f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"

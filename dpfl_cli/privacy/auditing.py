@@ -56,35 +56,29 @@ def threshold_bound(
     half = len(scores) // 2
     thresholds = np.unique(np.quantile(scores[:half], np.linspace(0.002, 0.998, 250)))
     error, best = (1 - confidence) / 2, (-math.inf, 0.0)  # known on the first half, found after
+
+    def gains(some: slice, thresholds: np.ndarray, above: bool) -> np.ndarray:
+        """[n] ln((p - delta) / q) of the tests `score > threshold` for True, or, not `above`,
+        `score <= threshold` for False, the rates p and q of being right and of false alarms bounded
+        from below and from above; -inf where nothing follows.
+        """
+        both = (scores[some][sides[some] == side] for side in (above, not above))
+        present, absent = map(np.sort, both)
+        hits, alarms = (side.searchsorted(thresholds, side="right") for side in (present, absent))
+        if above:
+            hits, alarms = len(present) - hits, len(absent) - alarms
+        right = betaincinv(np.maximum(hits, 1), len(present) - hits + 1, error)
+        lower = np.where(hits > 0, right, 0.0)
+        rest = len(absent) - alarms
+        upper = np.where(rest > 0, betaincinv(alarms + 1, np.maximum(rest, 1), 1 - error), 1.0)
+        gain = np.maximum(lower - delta, 0.0) / upper
+        return np.log(gain, out=np.full_like(gain, -np.inf), where=gain > 0)
+
     for above in (True, False):
-        known = _of_rates(scores[:half], sides[:half], thresholds, above, delta, error)
-        chosen = thresholds[[known.argmax()]]
-        (after,) = _of_rates(scores[half:], sides[half:], chosen, above, delta, error)
+        known = gains(slice(half), thresholds, above)
+        (after,) = gains(slice(half, None), thresholds[[known.argmax()]], above)
         best = max(best, (known.max(), float(after)))
     return max(best[1], 0.0)
-
-
-def _of_rates(
-    scores: np.ndarray,
-    sides: np.ndarray,
-    thresholds: np.ndarray,
-    above: bool,
-    delta: float,
-    error: float,
-) -> np.ndarray:
-    """[n] ln((p - delta) / q) of the tests `score > threshold` for True, or, not `above`,
-    `score <= threshold` for False, the rates p and q of being right and of false alarms bounded
-    from below and from above; -inf where nothing follows.
-    """
-    present, absent = (np.sort(scores[sides == side]) for side in (above, not above))
-    hits, alarms = (side.searchsorted(thresholds, side="right") for side in (present, absent))
-    if above:
-        hits, alarms = len(present) - hits, len(absent) - alarms
-    lower = np.where(hits > 0, betaincinv(np.maximum(hits, 1), len(present) - hits + 1, error), 0.0)
-    rest = len(absent) - alarms
-    upper = np.where(rest > 0, betaincinv(alarms + 1, np.maximum(rest, 1), 1 - error), 1.0)
-    gain = np.maximum(lower - delta, 0.0) / upper
-    return np.log(gain, out=np.full_like(gain, -np.inf), where=gain > 0)
 
 
 def one_run_bound(
@@ -143,5 +137,3 @@ def one_run_bound(
         middle = (low + high) / 2
         low, high = (low, middle) if plausible(middle) else (middle, high)
     return gaussian_epsilon(low, delta) if gaussian else low
-
-

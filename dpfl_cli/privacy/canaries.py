@@ -83,8 +83,16 @@ class Canaries:
         self.gaussian &= not drawn and found.noise_std is not None
         score = rest
         if found.noise_std is not None:
-            std = _of_row(found.noise_std, row)
-            above, below = (_log_density(rest, one * share, std, rate) for one in (high, low))
+            # ln((1 - q) + q phi(x - a) / phi(x)) of either side, where the canary puts a into what
+            # is left with probability q
+            variance = _of_row(found.noise_std, row).square()
+            above, below = (
+                (amount * rest - amount.square() / 2) / variance
+                for amount in (high * share, low * share)
+            )
+            if rate < 1:
+                away = torch.log1p(torch.tensor(-rate, dtype=torch.float64))
+                above, below = (torch.logaddexp(away, one + np.log(rate)) for one in (above, below))
             score = above - below
         log = mechanism._site.ledger.logs[spec.name]
         charged = torch.from_numpy(log.latest == call.address // spec.per_round)
@@ -126,14 +134,3 @@ def _of_row(numbers: Tensor, row: Tensor) -> Tensor:
     """[R] float64 of numbers [R], or [R, M] where clients differ."""
     found = numbers if numbers.dim() == 1 else numbers[torch.arange(len(row)), row]
     return found.double()
-
-
-def _log_density(rest: Tensor, amount: Tensor, std: Tensor, rate: float) -> Tensor:
-    """ln((1 - q) + q phi(x - a) / phi(x)) of what is left of a release, where the canary puts a
-    into it with probability q.
-    """
-    ratio = (amount * rest - amount.square() / 2) / std.square()
-    if rate >= 1:
-        return ratio
-    away = torch.log1p(torch.tensor(-rate, dtype=torch.float64))
-    return torch.logaddexp(away, ratio + np.log(rate))

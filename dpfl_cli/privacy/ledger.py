@@ -264,7 +264,6 @@ class ReleaseLog:
         self.floats = np.zeros(len(self.parameters), np.int64)
         self.latest = np.zeros(len(self.parameters), np.int64)
         self._runs = np.arange(len(self.parameters))
-        self._last: tuple[torch.dtype, int] | None = None
         self._range: tuple[Tensor, Tensor] | None = None  # smallest and largest sensitivity [R]
 
     def known(self, rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -280,8 +279,6 @@ class ReleaseLog:
           dtype, length: of a contribution.
           started: what the runs had released before they went on.
         """
-        if self._last == (dtype, length):
-            return
         form = f"{str(dtype).removeprefix('torch.')}[{length}]"
         if self.form is None:
             before = {
@@ -293,7 +290,6 @@ class ReleaseLog:
                 f"release '{self.entry.name}' is {form}, and was {self.form} before: noise would "
                 "be used twice; declare a release of its own for each length, in one type of number"
             )
-        self._last = dtype, length
 
     def charge(self, rounds: np.ndarray, charged: np.ndarray, largest: Tensor, size: int) -> None:
         """One release, for the runs of the mask `charged` [R].

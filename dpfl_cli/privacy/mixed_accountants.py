@@ -3,7 +3,7 @@ DP, basic composition of pure DP, and privacy loss distributions, composed by dp
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -49,32 +49,19 @@ def poisson_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
     return np.array(found)
 
 
-def _poisson_rdp(entry: LedgerEntry, levels: Iterable[tuple[float, int]]) -> np.ndarray:
-    """Of all releases of an entry, at ORDERS: clients, or records, drawn by a Poisson law.
-
-    Args:
-      levels: of noise, and how many releases have each.
-    """
-    rate = entry.rate or 1.0
-    return sum((n * poisson_rdp(ORDERS, rate, z) for z, n in levels), np.zeros(len(ORDERS)))
-
-
-def _subset_rdp(entry: LedgerEntry) -> np.ndarray:
-    """Of all releases of an entry, at ORDERS: a uniform subset of clients or records, under
-    replace_one.
+def _drawn_rdp(entry: LedgerEntry) -> np.ndarray:
+    """Of all releases of an entry, at ORDERS: clients, or records, drawn by a Poisson law; or a
+    uniform subset of them, under replace_one.
     """
     rate, total = entry.rate or 1.0, np.zeros(len(ORDERS))
-    for z, count in _few_levels(entry):
-        each = [without_replacement_rdp(a, rate, z, theorem=27) for a in ORDERS]
-        total += count * np.array(each)
+    cohorts = entry.law == "poisson"  # whose levels all count as they are
+    for z, count in entry.levels().items() if cohorts else _few_levels(entry):
+        if cohorts or (entry.law == "full" and entry.batch == "poisson"):
+            total += count * poisson_rdp(ORDERS, rate, z)
+        else:
+            each = [without_replacement_rdp(a, rate, z, theorem=27) for a in ORDERS]
+            total += count * np.array(each)
     return total
-
-
-def _batches_rdp(entry: LedgerEntry) -> np.ndarray:
-    """Of all releases of an entry, at ORDERS: batches of records."""
-    if entry.batch == "subset":
-        return _subset_rdp(entry)
-    return _poisson_rdp(entry, _few_levels(entry))
 
 
 def _few_levels(entry: LedgerEntry) -> Iterator[tuple[float, int]]:
@@ -137,10 +124,7 @@ class RdpAccountant(Accountant):
         if entries[0].law in self.amplifies:
             from dp_accounting.rdp import compute_epsilon
 
-            only = entries[0]
-            poisson = only.law == "poisson"
-            total = _poisson_rdp(only, only.levels().items()) if poisson else _subset_rdp(only)
-            return float(compute_epsilon(ORDERS, total, delta)[0])
+            return float(compute_epsilon(ORDERS, _drawn_rdp(entries[0]), delta)[0])
         groups = by_kind(entries)
         if all(kind.rho(own) == 0 for kind, own in groups.items()):
             return 0.0
@@ -166,7 +150,7 @@ class RdpAccountant(Accountant):
         if of_batches:
             excess = np.array(ORDERS) - 1.0
             total = _renyi([one for one in entries if one not in of_batches], excess)
-            total += sum(map(_batches_rdp, of_batches))
+            total += sum(map(_drawn_rdp, of_batches))
             best = min(best, float(converted(total, excess).min()))
         return max(0.0, best)
 

@@ -5,9 +5,7 @@ What the ledger is worth is the accountants' business whatever set the noise; wh
 nominal `privacy.nominal` says.
 """
 
-import hashlib
 import math
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
@@ -17,6 +15,7 @@ import numpy as np
 
 from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.schema import DpSettings
 from dpfl_cli.privacy.accountants import Accountant, accountant
 from dpfl_cli.privacy.calibration import calibrate, refuse_hopeless
@@ -31,10 +30,10 @@ from dpfl_cli.privacy.nominal import (
     why_nominal,
 )
 from dpfl_cli.privacy.releases import ReleaseSpec
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import CHOSEN, Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-_calibrated: dict[bytes, float] = {}  # noise multipliers by `_depends_on`, for a grid
+_calibrated: dict[str, float] = {}  # noise multipliers by what they follow from, for a grid
 
 
 def check_calibration(dp: DpSettings) -> None:
@@ -128,7 +127,10 @@ def with_noise(plan: Plan) -> Plan:
         if plan.dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe)
         else:
-            key = _depends_on(counted)
+            # what the noise is a function of; a plugin may make it one of more
+            plugins = any(getattr(plan, group).plugin for group in CHOSEN)
+            alike = {} if plugins else {"seed": None}
+            key = canonical_json([plan.identity | alike, probe.to_json()])
             noise = _calibrated.get(key) or calibrate(
                 target,
                 plan.dp.delta,
@@ -136,27 +138,11 @@ def with_noise(plan: Plan) -> Plan:
                 lambda noise: ledger_of(mechanism.target.as_calibrated(settings_of(noise))),
                 increasing=increasing,
             )
-            if key:
-                _calibrated[key] = noise
+            _calibrated[key] = noise
     except PrivacyError as error:
         raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
     return replace(plan, mechanism=replace(mechanism, settings=settings_of(noise)))
-
-
-def _depends_on(counted: Plan) -> bytes:
-    """What the calibrated noise of a plan is a function of, for `_calibrated`; empty where that is
-    not known: releases with noise by a function made on the spot, a plugin's mechanism.
-    """
-    chosen = counted.mechanism, counted.accountant
-    if any(choice.plugin for choice in chosen):
-        return b""
-    size = counted.rounds, counted.clients, counted.dimension
-    all_of_it = counted.dp, counted.participation, chosen, counted.specs, size
-    try:
-        return hashlib.sha256(pickle.dumps(all_of_it)).digest()
-    except (pickle.PicklingError, AttributeError):
-        return b""
 
 
 def _as_counted(plan: Plan) -> Plan:
