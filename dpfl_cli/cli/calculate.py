@@ -118,8 +118,6 @@ class Question:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
     parser.add_argument("method", choices=("scaffnew",), metavar="METHOD", help="scaffnew")
     add_run_arguments(parser)
     for flag, (symbol, words) in NUMBERS.items():

@@ -73,8 +73,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="FILE.py|METHOD")
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as of `dpfl run`")
     parser.add_argument("--quiet", action="store_true", help="no line for each step")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
 
 
 def execute(args: argparse.Namespace) -> int:

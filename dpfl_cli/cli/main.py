@@ -161,8 +161,13 @@ def _dispatch(words: list[str]) -> int:
 def command_parser(name: str) -> "tuple[ModuleType, _Parser]":
     """A command's module, and what takes its arguments."""
     module = importlib.import_module(f"dpfl_cli.cli.{name}")
-    summary = COMMANDS[name]
-    parser = _Parser(prog=f"dpfl {name}", description=summary, conflict_handler="resolve")
+    parser = _Parser(
+        prog=f"dpfl {name}",
+        description=getattr(module, "DESCRIPTION", COMMANDS[name]),
+        conflict_handler="resolve",
+    )
+    if hasattr(module, "EPILOG"):  # laid out in lines
+        parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, module.EPILOG
     module.configure(parser)
     return module, parser
 
