@@ -164,13 +164,15 @@ def narrowed(
             ]
             for value in values
         }
-        for value, these in kept.items():
-            if sign == "=" and several and "=" in value:
+        for value, these in kept.items() if sign == "=" else ():
+            if several and "=" in value:
                 raise ConfigError(
                     f"--where {condition}: {value!r} is no value; write --where (in Python another "
                     "item of the list) for each condition"
                 )
-            if sign == "=" and not any(these) and (number := _number(value)) is not None:
+            if any(these):
+                continue
+            if (number := _number(value)) is not None:
                 given = [row[key] for _, row in rows if isinstance(row.get(key), float)]
                 near = [one for one in given if math.isclose(one, number, rel_tol=1e-3)]
                 if near:
@@ -178,11 +180,11 @@ def narrowed(
                         f"--where {condition}: no run has {value}, but one {near[0]!r}; compare "
                         "it by > and <"
                     )
-            elif sign == "=" and not any(these):
+            else:
                 hint = nearest(value, {text_of(row[key]) for _, row in rows if key in row})
                 if hint.startswith("did you mean"):
                     raise ConfigError(f"--where {condition}: no run has {value}; {hint}")
-            if sign == "=" and len(values) > 1 and not any(these):
+            if len(values) > 1:
                 LOG.warning("--where %s: no run has %s", condition, value)
         rows = [row for row, *these in zip(rows, *kept.values(), strict=True) if met(these)]
         others = {text_of(row.get(key)) for _, row in rows if f"{key}.name" in row} - {*values}

@@ -279,11 +279,13 @@ def deferred_interrupt(progress: Progress, alone: bool = True) -> Iterator[Stop]
 
     def hear(number: int) -> None:  # in a thread of its own
         nonlocal seen
-        seen += number in numbers
-        if number in numbers and seen == 1:
+        if number not in numbers:
+            return
+        seen += 1
+        if seen == 1:
             stop.set()
             progress.say("interrupted: stopping when what is done is kept (again to stop at once)")
-        elif number in numbers and alone and is_own_process() and not left.wait(PATIENCE):
+        elif alone and is_own_process() and not left.wait(PATIENCE):
             progress.say("stopped; the same command goes on from the last checkpoint")
             if sys.stderr.isatty():
                 print(SHOW_CURSOR, end="", file=sys.stderr, flush=True)
