@@ -23,6 +23,14 @@ Report = dict[str, Any]  # on the privacy of a run, of its result.json
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 CELL = 40  # letters of a reason that a cell can hold
 METRICS = 3  # of SHOWN, the first that the runs have
+BELOW = {  # key of reports -> how each of its texts is told once, of which runs where they differ
+    "participation": "Participation{}: {}.",
+    "batches": "Batches{}: {}.",
+    "stopped": "Stopped{} {}.",
+    "calibration": "Noise{} by {}.",
+    "guarantee": "Guarantee{}: {}.",
+    "epsilon_reason": "No epsilon{}: {}.",
+}
 
 
 def wide_console(stderr: bool = False) -> Console:
@@ -149,22 +157,19 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
 def privacy_of(records: Sequence[RunRecord]) -> list[str]:
     """What stands below every table of runs: whose epsilon it is, and by what."""
     reports = [record.result["privacy"] for record in records]
-    return [
-        _caption(reports),
-        *_each(reports, "participation", "Participation", ": "),
-        *_each(reports, "batches", "Batches", ": "),
-        *_each(reports, "stopped", "Stopped", " "),
-        *_each(reports, "calibration", "Noise", " by "),
-        *_each(reports, "guarantee", "Guarantee", ": "),
-        *_each([_long(one) for one in reports], "epsilon_reason", "No epsilon", ": "),
-        *_of_models(records),
-    ]
+    told = [{**report, "epsilon_reason": _long(report)} for report in reports]
+    lines = [_caption(reports)]
+    for key, form in BELOW.items():
+        for text, count in Counter(report[key] for report in told if report.get(key)).items():
+            of = "" if count == len(told) else f" of {count} of {len(told)} runs"
+            lines.append(form.format(of, text))
+    return [*lines, *_of_models(records)]
 
 
-def _long(report: Report) -> Report:
-    """Why there is no epsilon, where that does not fit into a cell."""
+def _long(report: Report) -> str:
+    """Why there is no epsilon, where that does not fit into a cell; else empty."""
     reason = report.get("epsilon_reason") or ""
-    return {"epsilon_reason": reason.removesuffix(".")} if len(reason) > CELL else {}
+    return reason.removesuffix(".") if len(reason) > CELL else ""
 
 
 def _of_models(records: Sequence[RunRecord]) -> list[str]:
@@ -265,15 +270,3 @@ def _caption(reports: Sequence[Report]) -> str:
     ends = " to ".join(map(str, sorted({min(counts), max(counts)})))
     parts.append(f"{ends} release{'' if ends == '1' else 's'}")
     return f"epsilon: {', '.join(parts)}; tuning not included"
-
-
-def _each(reports: Sequence[Report], key: str, word: str, joint: str) -> list[str]:
-    """Each text that reports have under a key, once, with the number of its runs where they
-    differ.
-    """
-    counts = Counter(report[key] for report in reports if key in report)
-    return [
-        f"{word}{'' if count == len(reports) else f' of {count} of {len(reports)} runs'}"
-        f"{joint}{text}."
-        for text, count in counts.items()
-    ]

@@ -215,7 +215,15 @@ def _run(plans: Sequence[Plan], store: RunStore, progress: Progress, stop: Stop)
         done = {outcome.plan.id for outcome in outcomes}
         left = [member for member in members if member.plan.id not in done]
         if len(plans) == 1:
-            return outcomes + [_failed(member, store, reason) for member in left]
+            for member in left:
+                known = store.finished(member.plan.id)
+                if known is None:
+                    files = run_files(member, "failed", reason)
+                    record = store.publish(member.plan.id, files, keep_checkpoint=True)
+                else:  # a finished result is never replaced by a failure, and the checkpoint stays
+                    record, reason = known, f"{reason} (the finished result of before is kept)"
+                outcomes.append(Outcome(member.plan, "failed", record, reason))
+            return outcomes
         hint = "; is every option [R] that is a float shaped by per_run(option, values)?"
         progress.say(
             f"{len(left)} runs together stopped ({reason}); they go on one by one"
@@ -239,18 +247,6 @@ def _begin(plan: Plan, store: RunStore, progress: Progress) -> Member:
     progress.say(f"{plan.id}: resumed after round {member.round} of {plan.last_round}")
     progress.advance(member.round)
     return member
-
-
-def _failed(member: Member, store: RunStore, reason: str) -> Outcome:
-    """Records a failure with what the run had done. A finished result is never replaced by it, and
-    its checkpoint stays.
-    """
-    plan = member.plan
-    known = store.finished(plan.id)
-    if known is not None:
-        return Outcome(plan, "failed", known, f"{reason} (the finished result of before is kept)")
-    record = store.publish(plan.id, run_files(member, "failed", reason), keep_checkpoint=True)
-    return Outcome(plan, "failed", record, reason)
 
 
 def _note(active: Sequence[Member]) -> str:
