@@ -188,14 +188,23 @@ def possible(
     """
     from dpfl_cli.data.devices import pick_device
     from dpfl_cli.reproduction.grid import with_seeds
+    from dpfl_cli.reproduction.reproduce import prepare
 
     if seeds is not None:
         artifacts = [with_seeds(one, scale, seeds) for one in artifacts]
+
+    def finished(artifact: "Artifact") -> bool:
+        try:
+            (job,) = prepare([artifact], scale, store)
+        except DataError:  # without the data nothing can tell
+            return False
+        return all(map(store.finished, job.plans))
+
     kept, on_cpu = [], pick_device("auto").type == "cpu"
     for one in artifacts:
         size = one.size(scale)
         asked = one.name in names or one.paper is None
-        if not on_cpu or not size.gpu or asked or _finished(one, scale, store):
+        if not on_cpu or not size.gpu or asked or finished(one):
             kept.append(one)
             continue
         print(
@@ -204,16 +213,6 @@ def possible(
             file=sys.stderr,
         )
     return kept
-
-
-def _finished(artifact: "Artifact", scale: "Scale", store: "RunStore") -> bool:
-    from dpfl_cli.reproduction.reproduce import prepare
-
-    try:
-        (job,) = prepare([artifact], scale, store)
-    except DataError:  # without the data nothing can tell
-        return False
-    return all(store.finished(run) for run in job.plans)
 
 
 @contextlib.contextmanager

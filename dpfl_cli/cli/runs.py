@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import io
 import json
 import shutil
 import sys
@@ -213,7 +212,28 @@ def _export(store: RunStore, args: argparse.Namespace) -> int:
     if not ids:
         _say_none(store, args)
         return 0
-    payload = _payload(load(store.all(), ROWS) if args.runs else found, ids, kind)
+    import pandas as pd
+
+    records = load(store.all(), ROWS) if args.runs else found  # all have a say in the columns
+    frame = pd.DataFrame([row for record in records for row in _rounds(record)], dtype=object)
+    frame = frame.where(frame.notna(), None)[frame["run"].isin(ids)]
+    if kind == ".json":
+        payload = json.dumps(frame.to_dict("records"), indent=2).encode()
+    elif kind == ".csv":
+        payload = frame.map(cell_of).to_csv(index=False).encode()
+    else:
+        mixed = [
+            key
+            for key in frame.columns
+            if frame[key].map(lambda one: isinstance(one, str | list)).any()
+        ]
+        frame[mixed] = frame[mixed].map(cell_of)  # a column of a file has one type
+        try:
+            payload = frame.infer_objects().to_parquet(engine="pyarrow", index=False)
+        except ImportError as error:
+            raise ConfigError(
+                ".parquet needs pyarrow: pip install '.[parquet]' in dpfl's folder, or write .csv"
+            ) from error
     if path:
         write_output(path, payload)
         print(path)
@@ -263,34 +283,6 @@ def _rounds(record: RunRecord) -> list[dict[str, Any]]:
         **{name: privacy.get(name) for name in ABOUT},
     }
     return [{**about, **row} for row in record.rows]
-
-
-def _payload(records: list[RunRecord], ids: set[str], kind: str) -> bytes:
-    """The rounds of some of the runs, all of which have a say in the columns, as a file of this
-    suffix.
-    """
-    import pandas as pd
-
-    frame = pd.DataFrame([row for record in records for row in _rounds(record)], dtype=object)
-    frame = frame.where(frame.notna(), None)[frame["run"].isin(ids)]
-    if kind == ".json":
-        return json.dumps(frame.to_dict("records"), indent=2).encode()
-    if kind == ".csv":
-        return frame.map(cell_of).to_csv(index=False).encode()
-    mixed = [
-        key
-        for key in frame.columns
-        if frame[key].map(lambda one: isinstance(one, str | list)).any()
-    ]
-    frame[mixed] = frame[mixed].map(cell_of)  # a column of a file has one type
-    sink = io.BytesIO()
-    try:
-        frame.infer_objects().to_parquet(sink, engine="pyarrow", index=False)
-    except ImportError as error:
-        raise ConfigError(
-            ".parquet needs pyarrow: pip install '.[parquet]' in dpfl's folder, or write .csv"
-        ) from error
-    return sink.getvalue()
 
 
 def _prune(store: RunStore, args: argparse.Namespace) -> None:

@@ -6,7 +6,6 @@ nominal `privacy.nominal` says.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
@@ -17,7 +16,7 @@ from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.schema import DpSettings
-from dpfl_cli.privacy.accountants import Accountant, accountant
+from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.calibration import calibrate, refuse_hopeless
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.nominal import (
@@ -123,6 +122,15 @@ def with_noise(plan: Plan) -> Plan:
 
     probe = ledger_of(settings_of(1.0))
     increasing = any(entry.kind == "pure" for entry in probe.entries)
+    word = plan.accountant_object()  # by which the target is meant
+    if plan.dp.calibration != "accountant":
+        word = accountant(PROVED.get(plan.dp.calibration, "gdp"))
+        if others := sorted({one.kind for one in probe.entries if not word.knows(one.kind)}):
+            raise ConfigError(
+                f"dp.calibration={plan.dp.calibration} is for Gaussian noise, but "
+                f"mechanism={plan.mechanism.name} makes {others[0]} releases; write "
+                "dp.calibration=accountant"
+            )
     try:
         if plan.dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe)
@@ -134,7 +142,7 @@ def with_noise(plan: Plan) -> Plan:
             noise = _calibrated.get(key) or calibrate(
                 target,
                 plan.dp.delta,
-                _calibrating(plan, probe),
+                word,
                 lambda noise: ledger_of(mechanism.target.as_calibrated(settings_of(noise))),
                 increasing=increasing,
             )
@@ -166,24 +174,6 @@ def _as_counted(plan: Plan) -> Plan:
     return replace(plan, specs=tuple(specs))
 
 
-def _calibrating(plan: Plan, probe: Ledger) -> Accountant:
-    """The accountant to whose word the target refers."""
-    if plan.dp.calibration == "accountant":
-        return plan.accountant_object()
-    chosen = accountant(PROVED[plan.dp.calibration])
-    _check_kinds(plan, [entry.kind for entry in probe.entries if not chosen.knows(entry.kind)])
-    return chosen
-
-
-def _check_kinds(plan: Plan, others: Sequence[str]) -> None:
-    if others:
-        raise ConfigError(
-            f"dp.calibration={plan.dp.calibration} is for Gaussian noise, but "
-            f"mechanism={plan.mechanism.name} makes {others[0]} releases; write "
-            "dp.calibration=accountant"
-        )
-
-
 def _by_formula(plan: Plan, probe: Ledger) -> float:
     """The noise multiplier by the formula of a paper; refused for what it does not speak of."""
     dp = plan.dp
@@ -193,7 +183,6 @@ def _by_formula(plan: Plan, probe: Ledger) -> float:
         raise ConfigError(
             f"{says} is for whole clients, but dp.unit={dp.unit}; write dp.calibration=accountant"
         )
-    _check_kinds(plan, sorted({entry.kind for entry in probe.entries} - {"gaussian"}))
     if len(plan.specs) != 1 or not _is_one_vector(plan.specs[0]):
         made = ", ".join(_described(spec) for spec in plan.specs)
         raise ConfigError(
