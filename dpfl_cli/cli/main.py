@@ -168,7 +168,8 @@ def command_parser(name: str) -> "tuple[ModuleType, _Parser]":
     )
     if hasattr(module, "EPILOG"):  # laid out in lines
         parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, module.EPILOG
-    module.configure(parser)
+    if hasattr(module, "configure"):  # it takes arguments
+        module.configure(parser)
     return module, parser
 
 

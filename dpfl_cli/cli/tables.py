@@ -3,7 +3,7 @@
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -204,6 +204,8 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
     names = short_names(swept, ["run", *COMMON, "epsilon", *metrics])
     rows: list[TextRow] = []
     for chosen, result, values in zip(settings, results, last, strict=True):
+        # null in a result is a value that was not finite
+        shown = {k: "not finite" if v is None else f"{v:.4g}" for k, v in values.items()}
         standin = " (stand-in)" if result["data"]["source"] == "standin" else ""
         rows.append(
             {
@@ -213,7 +215,7 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
                 "dataset": chosen["dataset"] + standin,
                 **{name: cell_of(chosen.get(key)) for key, name in names.items()},
                 "seed": str(result["seed"]),
-                **{name: _metric(values, name) for name in metrics},
+                **{name: shown.get(name, "") for name in metrics},
                 "epsilon": "none" if _long(result["privacy"]) else epsilon_text(result["privacy"]),
                 "delta": f"{result['privacy']['delta']:g}",
                 "status": result["status"],
@@ -234,14 +236,6 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
         mean |= {"epsilon": epsilon, "seeds": str(len(group))}
         means.append({name: mean[name] for name in mean if name not in ("run", "seed", "status")})
     return rows, means if len(means) < len(rows) else []
-
-
-def _metric(last: Mapping[str, float | None], name: str) -> str:
-    """The last value of a metric; null in a result is one that was not finite."""
-    if name not in last:
-        return ""
-    value = last[name]
-    return "not finite" if value is None else f"{value:.4g}"
 
 
 def mean_text(values: Sequence[float], runs: int) -> str:

@@ -3,7 +3,6 @@ DP, basic composition of pure DP, and privacy loss distributions, composed by dp
 """
 
 import math
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -52,30 +51,25 @@ def poisson_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
 def _drawn_rdp(entry: LedgerEntry) -> np.ndarray:
     """Of all releases of an entry, at ORDERS: clients, or records, drawn by a Poisson law; or a
     uniform subset of them, under replace_one.
+
+    A level of noise takes tens of milliseconds, but for Poisson cohorts. Of more than
+    `MOST_LEVELS`, each counts as one up to `STEP` below it, which costs more: by powers of `STEP`
+    from the first, which neither later releases move nor a common factor.
     """
     rate, total = entry.rate or 1.0, np.zeros(len(ORDERS))
-    cohorts = entry.law == "poisson"  # whose levels all count as they are
-    for z, count in entry.levels().items() if cohorts else _few_levels(entry):
-        if cohorts or (entry.law == "full" and entry.batch == "poisson"):
-            total += count * poisson_rdp(ORDERS, rate, z)
-        else:
-            each = [without_replacement_rdp(a, rate, z, theorem=27) for a in ORDERS]
-            total += count * np.array(each)
-    return total
-
-
-def _few_levels(entry: LedgerEntry) -> Iterator[tuple[float, int]]:
-    """Levels of noise, each of which takes tens of milliseconds, and how many releases have them.
-    Of more than `MOST_LEVELS`, each counts as one up to `STEP` below it, which costs more: by
-    powers of `STEP` from the first, which neither later releases move nor a common factor.
-    """
+    cohorts = entry.law == "poisson"
     levels, first = entry.levels(), float(entry.parameters()[0])
     for z, count in levels.items():
         taken = z
-        if len(levels) > MOST_LEVELS:
+        if len(levels) > MOST_LEVELS and not cohorts:
             power = math.floor(math.log(z / first, STEP) + 1e-9)  # on a step it stays there
             taken = min(z, first * STEP**power)
-        yield taken, count
+        if cohorts or (entry.law == "full" and entry.batch == "poisson"):
+            total += count * poisson_rdp(ORDERS, rate, taken)
+        else:
+            each = [without_replacement_rdp(a, rate, taken, theorem=27) for a in ORDERS]
+            total += count * np.array(each)
+    return total
 
 
 class RdpSettings(Settings):
