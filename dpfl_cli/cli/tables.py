@@ -163,27 +163,22 @@ def privacy_of(records: Sequence[RunRecord]) -> list[str]:
         for text, count in Counter(report[key] for report in told if report.get(key)).items():
             of = "" if count == len(told) else f" of {count} of {len(told)} runs"
             lines.append(form.format(of, text))
-    return [*lines, *_of_models(records)]
+    # where a model was kept under a guarantee: who can take the noise off it, and where it is said
+    # what is not covered
+    private = [one for one in records if one.result["privacy"]["trust"] != "none"]
+    kept = [one for one in private if MODEL in one.result["files"]]
+    lines += [f"Not covered: see `dpfl account {one.id}`." for one in kept[:1]]
+    if any(one.config["dp"].get("noise") == "seeded" for one in kept):
+        lines.append(
+            "Noise is of the seed: whoever knows it can take it off; dp.noise=secret to publish."
+        )
+    return lines
 
 
 def _long(report: Report) -> str:
     """Why there is no epsilon, where that does not fit into a cell; else empty."""
     reason = report.get("epsilon_reason") or ""
     return reason.removesuffix(".") if len(reason) > CELL else ""
-
-
-def _of_models(records: Sequence[RunRecord]) -> list[str]:
-    """Where a model was kept under a guarantee: who can take the noise off it, and where it is said
-    what is not covered.
-    """
-    private = [one for one in records if one.result["privacy"]["trust"] != "none"]
-    kept = [one for one in private if MODEL in one.result["files"]]
-    lines = [f"Not covered: see `dpfl account {one.id}`." for one in kept[:1]]
-    if any(one.config["dp"].get("noise") == "seeded" for one in kept):
-        lines.append(
-            "Noise is of the seed: whoever knows it can take it off; dp.noise=secret to publish."
-        )
-    return lines
 
 
 def epsilons_of(reports: Sequence[Report]) -> str:

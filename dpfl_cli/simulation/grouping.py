@@ -46,21 +46,16 @@ def stacks(plans: Sequence[Plan]) -> list[Group]:
     for group in groups(plans):
         _check_memory(group[0])
         size = min(fitting(group[0], after_first=True), most)
+        # of a plugin's method as many runs as nothing else has: an option [R] that was not shaped
+        # by `per_run` would be taken for one of each client or coordinate, and no shape would tell
+        # (as many may be left when shorter ones end)
+        taken = (group[0].rows, group[0].dimension) if group[0].algorithm.plugin else ()
         for some in slices(len(group), size):
-            cut += _told_apart(group[some])
+            stack, parts = group[some], list[Group]()
+            while len(stack) > 1 and len(stack) in taken:
+                parts.append([stack.pop()])
+            cut += [stack, *parts]
     return cut
-
-
-def _told_apart(stack: Group) -> list[Group]:
-    """A stack of a plugin's method in parts of as many runs as nothing else has: an option [R] that
-    was not shaped by `per_run` would be taken for one of each client or coordinate, and no shape
-    would tell. (As many may be left when shorter ones end.)
-    """
-    plan, parts = stack[0], list[Group]()
-    if plan.algorithm.plugin:
-        while len(stack) > 1 and len(stack) in (plan.rows, plan.dimension):
-            parts.append([stack.pop()])
-    return [stack, *parts]
 
 
 def openings(members: Sequence[Member]) -> list[list[Member]]:

@@ -58,6 +58,37 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     """The files that a run publishes, by name."""
     plan = member.plan
     config = stored_config(plan.config, plan.identity)
+    result: Report = {
+        "id": plan.id,
+        "status": status,
+        "seed": plan.seed,
+        "rounds": member.round,
+        "metrics": summary(member.rows, plan.evaluation.final_window),
+        # reported metrics that look at client data without a release
+        "diagnostics": member.unreleased,
+        "privacy": privacy_report(plan, _priced(member), failed=status == "failed"),
+        "communication": communication(plan, member.ledger),
+        "data": {
+            "name": plan.info.name,
+            "source": plan.info.source,
+            "sha256": plan.info.sha256,
+            "clients": plan.clients,
+            **plan.info.details,
+        },
+        "timing": {
+            "seconds": member.seconds,
+            "seconds_per_round": member.seconds / max(member.round, 1),
+            # of the process; the run's own where it was made alone, for its times
+            "peak_bytes": peak_bytes(),
+            "peak_device_bytes": peak_device_bytes(),
+            "flops_per_round": plan.flops_per_round,
+            "compute": member.compute_at,  # until each evaluated round
+        },
+        "environment": environment(plan),
+        "origin": origin(),
+        **({} if reason is None else {"reason": reason}),
+        "config": config,
+    }
     files: dict[str, str | bytes] = {
         "config.yaml": yaml_text(config),
         "metrics.csv": metrics_csv(member.rows),
@@ -68,7 +99,7 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
         if plan.runtime.keep_model:
             model = torch.stack(member.recent).mean(0).numpy(force=True)  # evaluated last, [d]
             files[MODEL] = _npz(np.savez, model=model)
-    return sealed(files, {**_result(member, status, reason), "config": config})
+    return sealed(files, result)
 
 
 def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
@@ -223,42 +254,6 @@ def _priced(member: Member) -> Ledger:
     for when it ends depends on what was released.
     """
     return member.ledger if member.diverged is None else member.plan.ledger()
-
-
-def _result(member: Member, status: str, reason: str | None) -> Report:
-    plan = member.plan
-    result: Report = {
-        "id": plan.id,
-        "status": status,
-        "seed": plan.seed,
-        "rounds": member.round,
-        "metrics": summary(member.rows, plan.evaluation.final_window),
-        # reported metrics that look at client data without a release
-        "diagnostics": member.unreleased,
-        "privacy": privacy_report(plan, _priced(member), failed=status == "failed"),
-        "communication": communication(plan, member.ledger),
-        "data": {
-            "name": plan.info.name,
-            "source": plan.info.source,
-            "sha256": plan.info.sha256,
-            "clients": plan.clients,
-            **plan.info.details,
-        },
-        "timing": {
-            "seconds": member.seconds,
-            "seconds_per_round": member.seconds / max(member.round, 1),
-            # of the process; the run's own where it was made alone, for its times
-            "peak_bytes": peak_bytes(),
-            "peak_device_bytes": peak_device_bytes(),
-            "flops_per_round": plan.flops_per_round,
-            "compute": member.compute_at,  # until each evaluated round
-        },
-        "environment": environment(plan),
-        "origin": origin(),
-    }
-    if reason is not None:
-        result["reason"] = reason
-    return result
 
 
 def summary(rows: Sequence[MetricsRow], window: int) -> dict[str, dict[str, float]]:

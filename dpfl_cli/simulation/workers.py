@@ -37,11 +37,11 @@ from dpfl_cli.data.threads import cores_of_this_process
 from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.simulation.progress import POLL, Outbox, Progress, forwarded
 from dpfl_cli.simulation.signals import handled
+from dpfl_cli.simulation.store import RunRecord, RunStore
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome, Stop
     from dpfl_cli.simulation.run_plan import Options, Plan
-    from dpfl_cli.simulation.store import RunStore
 
 GO_ON = "go-on"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -124,7 +124,6 @@ def execute_on_workers(
     from dpfl_cli.simulation.execute import Outcome, deferred_interrupt, look_up, prepare_data
     from dpfl_cli.simulation.grouping import deal, memory_budget
     from dpfl_cli.simulation.plan import with_values
-    from dpfl_cli.simulation.store import RunRecord
 
     store.prepare()
     outcomes, missing = look_up(plans, store, progress)
@@ -242,7 +241,6 @@ def work(own: Assignment) -> Report:
     """Executes its runs; what a worker process does once it is prepared and has its plugins."""
     from dpfl_cli.simulation.execute import execute
     from dpfl_cli.simulation.plan import make_plans
-    from dpfl_cli.simulation.store import RunStore
 
     with Outbox(own.folder / str(own.number)) as progress, _news_to(progress):
         try:
