@@ -21,11 +21,11 @@ from dpfl_cli.config.errors import AbsentData, ConfigError, DataError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 from dpfl_cli.simulation.signals import handled
+from dpfl_cli.simulation.store import RunStore
 
 if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact, Scale
     from dpfl_cli.reproduction.reproduce import Produced
-    from dpfl_cli.simulation.store import RunStore
 
 AGAIN = 0.05  # seconds until the time is looked at again
 # what Ctrl-C comes to where nobody sees to it; jobs in the background ignore it
@@ -105,7 +105,6 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.reproduction.published import publish_artifact
     from dpfl_cli.reproduction.report import write_report
     from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
-    from dpfl_cli.simulation.store import RunStore
 
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
     which = _seeds(seeds[0]) if seeds else None
@@ -180,7 +179,7 @@ def possible(
     artifacts: Sequence["Artifact"],
     names: Sequence[str],
     scale: "Scale",
-    store: "RunStore",
+    store: RunStore,
     seeds: range | None = None,
 ) -> list["Artifact"]:
     """Without those of dpfl that need a GPU where there is none, unless they are called by their

@@ -37,6 +37,7 @@ COMPARED = {
 }
 
 
+Options = Mapping[str, Any]  # of a run, in plain values
 Needs = Callable[[RunRecord], object]  # reads of a run what must be whole
 
 
@@ -204,7 +205,7 @@ def narrowed(
     return [record for record, _ in rows]
 
 
-def _names(row: Mapping[str, Any], key: str, wanted: str) -> list[Any]:
+def _names(row: Options, key: str, wanted: str) -> list[Any]:
     """What a run has of a key; of a choice its preset, the component behind that, and any preset of
     this component where none has the run's values or its name.
     """
@@ -247,7 +248,7 @@ def order(value: Any) -> tuple[bool, Any]:
 # --- what tells runs apart ------------------------------------------------------------------------
 
 
-def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(config: Options) -> dict[str, Any]:
     """What was chosen in a run, but for the seed: CHOICES by the names of their presets, then the
     dotted keys of its config. Runs with equal settings are repetitions of one another.
     """
@@ -269,7 +270,7 @@ def calibrated() -> set[str]:
     }
 
 
-def preset_name(group: str, chosen: Mapping[str, Any]) -> str:
+def preset_name(group: str, chosen: Options) -> str:
     """The option of a group whose values a run has: the same for equal runs, however they were
     asked for.
 
@@ -308,7 +309,7 @@ def _presets(group: str, component: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def repetitions(settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def repetitions(settings: Sequence[Options]) -> list[list[int]]:
     """The numbers of the runs that differ by the seed alone, together."""
     groups: dict[str, list[int]] = {}
     for number, one in enumerate(settings):
@@ -316,7 +317,7 @@ def repetitions(settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return list(groups.values())
 
 
-def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def varying(settings: Sequence[Options]) -> list[str]:
     """The keys in which runs differ. CHOICES come first, and what only follows from a choice (the
     parameters of another algorithm, say) is left out, unless it is a number that all runs have or
     says what an epsilon means.
