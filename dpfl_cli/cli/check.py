@@ -14,6 +14,14 @@ from dpfl_cli.cli.tables import print_table
 from dpfl_cli.config.component import Component, components, lookup
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.options import component_names
+from dpfl_cli.simulation.checked import (
+    CHECKED,
+    UNMEASURED,
+    USERS,
+    batch_options,
+    note_check,
+    passed,
+)
 from dpfl_cli.simulation.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -77,8 +85,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Checks, shows the table and records what became of a plugin."""
-    from dpfl_cli.simulation.checked import UNMEASURED
-
     rows = checked(args.target, args.overrides)
     results = {row["result"] for row in rows}
     if rows:
@@ -99,8 +105,6 @@ def checked(target: str, overrides: Sequence[str]) -> list[dict[str, str]]:
     """The rows of the table for all that a file registers, or for a method, model or mechanism by
     its name; those of a plugin's components are noted.
     """
-    from dpfl_cli.simulation.checked import note_check, passed
-
     found = [case for component in _components(target) for case in cases(component, overrides)]
     notes: Notes = []
     rows = [row for case in found for row in check(case, notes)]
@@ -113,8 +117,6 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     """The ways in which a component is run: under every trust model that it is defined for, or as
     overrides say.
     """
-    from dpfl_cli.simulation.checked import USERS, batch_options
-
     group, target, name = component.group, component.target, component.name
     given = [word for word in overrides if word.startswith("dp=")]
     own = [f"{group}={name}"]
@@ -183,8 +185,6 @@ def check(case: Case, notes: Notes) -> CheckRows:
 
 
 def _row(case: Case, kits: Sequence["Kit"], check: str) -> dict[str, str]:
-    from dpfl_cli.simulation.checked import UNMEASURED
-
     faults = list(dict.fromkeys(fault for kit in kits for fault in kit.faults[check]))
     reached, noise, plan = max(kit.reached for kit in kits), kits[0], kits[0].plans[0]
     notes = {
@@ -277,7 +277,6 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
 
 def _components(target: str) -> list[Component]:
     """What is to be checked: the components of a file, or one by its name."""
-    from dpfl_cli.simulation.checked import CHECKED
     from dpfl_cli.simulation.plan import load_components
 
     own = target.endswith(".py")

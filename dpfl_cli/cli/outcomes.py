@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dpfl_cli.cli.cautions import cautions
 from dpfl_cli.cli.tables import collusion_text, print_results, print_table, wide_console
 from dpfl_cli.privacy.nominal import epsilon_number
+from dpfl_cli.simulation.checked import CHECKED
 from dpfl_cli.simulation.execute import Outcome
+from dpfl_cli.simulation.results import privacy_statement
 from dpfl_cli.simulation.store import MODEL
 
 EXIT_RUNS_FAILED = 3
@@ -67,9 +69,6 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _of_today(outcomes: Sequence[Outcome]) -> list[str]:
     """What the guarantee of finished runs with plugins would be now, after a check of these."""
-    from dpfl_cli.simulation.checked import CHECKED
-    from dpfl_cli.simulation.results import privacy_statement
-
     changed = []
     for one in outcomes:
         own = any(getattr(one.plan, group).plugin for group in CHECKED)

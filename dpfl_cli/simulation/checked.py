@@ -2,18 +2,21 @@
 changed file was not, and by the settings that decide which code runs.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfl_cli.config.component import RECORDS, lookup
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.data.files import write_atomically
-from dpfl_cli.simulation.run_plan import Choice, Options, Plan
-from dpfl_cli.simulation.stack import shape_of
 from dpfl_cli.simulation.store import json_text
+
+if TYPE_CHECKING:  # commands that only look import this file, and no torch
+    from dpfl_cli.simulation.run_plan import Choice, Options, Plan
 
 UNMEASURED = "not measured"  # as the result of a check
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
@@ -156,8 +159,8 @@ def _coarse(method: Choice) -> Options:
 
 def _shape(choice: Choice) -> Options:
     """A component, its settings, and of numbers their signs."""
-    names = type(choice.settings).model_fields
-    return shape_of(choice) | {name: _kind(getattr(choice.settings, name)) for name in names}
+    kinds = {name: _kind(value) for name, value in choice.settings}
+    return {"name": choice.name, "revision": choice.component.revision, **kinds}
 
 
 def batch_options(method: str) -> list[str]:
