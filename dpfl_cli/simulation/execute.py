@@ -236,16 +236,15 @@ def _run(plans: Sequence[Plan], store: RunStore, progress: Progress, stop: Stop)
 
 def _begin(plan: Plan, store: RunStore, progress: Progress) -> Member:
     """The run at its last checkpoint, or at its beginning."""
-    path = store.checkpoint_file(plan.id, plan.runtime.force)
-    if not path.is_file():
-        return Member(plan)
-    try:
-        member = Member.from_bytes(plan, path.read_bytes())
-    except (OSError, ValueError) as error:
-        progress.say(f"{path}: {error}; the run starts from its beginning")
-        return Member(plan)
-    progress.say(f"{plan.id}: resumed after round {member.round} of {plan.last_round}")
-    progress.advance(member.round)
+    path, member = store.checkpoint_file(plan.id, plan.runtime.force), Member(plan)
+    if path.is_file():
+        try:
+            member = Member.from_bytes(plan, path.read_bytes())
+        except (OSError, ValueError) as error:
+            progress.say(f"{path}: {error}; the run starts from its beginning")
+        else:
+            progress.say(f"{plan.id}: resumed after round {member.round} of {plan.last_round}")
+            progress.advance(member.round)
     return member
 
 

@@ -133,12 +133,7 @@ def execute_on_workers(
     by_id = {plan.id: plan for plan in missing}
     local = backend.elsewhere is None
     dealt = deal(missing, backend.workers or len(cores_of_this_process()))
-    composed = {}
-    for plan, config in zip(plans, configs, strict=True):
-        if plan.id not in by_id:
-            continue
-        shared = {"launcher.memory": memory_budget(plan, len(dealt))} if local else {}
-        composed[plan.id] = with_values(config, shared)
+    given = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
     with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
         assignments = []
         for number, mine in enumerate(dealt):
@@ -147,7 +142,13 @@ def execute_on_workers(
             own = {name: os.environ.get(name, "") for name in (COMMAND, ENVIRONMENT)}
             one = Assignment(
                 number,
-                {plan.id: composed[plan.id] for plan in mine},
+                {
+                    plan.id: with_values(
+                        given[plan.id],
+                        {"launcher.memory": memory_budget(plan, len(dealt))} if local else {},
+                    )
+                    for plan in mine
+                },
                 outputs=store.outputs.resolve(),
                 folder=Path(folder),
                 home=Path.cwd(),
