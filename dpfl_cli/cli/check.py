@@ -5,9 +5,8 @@ guarantee says? Attacks on it as it runs, under every trust model that it is def
 import argparse
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpfl_cli.cli.pricing import noise_of
 from dpfl_cli.cli.tables import print_table
@@ -64,8 +63,7 @@ examples: dpfl check my_method.py
 dataset.path=my.npz"""
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One way in which a component is run.
 
     Attributes:
@@ -228,9 +226,10 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
     if not own and {"participation=poisson", "participation=fixed"} & set(case.words):
         small = [*small, "participation.cohort=3"]
     config = compose_config([*small, *case.words])
+    changes: dict[str, object] = {"dp.noise": "seeded"}  # runs are compared draw by draw
     if not own and (batch := config["algorithm"].get("batch_size")):
-        config = with_values(config, {"dataset.clients": max(RECORDS, CLIENTS * 2 * batch)})
-    config = with_values(config, {"dp.noise": "seeded"})  # runs are compared draw by draw
+        changes["dataset.clients"] = max(RECORDS, CLIENTS * 2 * batch)
+    config = with_values(config, changes)
     claim = with_values(config, {"dp.mode": "paper"})
     plan = make_plan(claim)
     if plan.sampling is not None:
