@@ -40,9 +40,9 @@ def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
         sizes = (getattr(method.settings, name) for name in batch_options(method.name))
         batches = any(size is not None for size in sizes)
         ways.append(_in_short(plan.model, method.name, plan.dp.unit, batches, _drawn(plan)))
-    found = _known(plan, group) | dict.fromkeys(ways, rows)
-    path = _file(group, getattr(plan, group).identity())
-    write_atomically(path, json_text(found).encode())
+    named = getattr(plan, group).identity()
+    found = _noted(group, named) | dict.fromkeys(ways, rows)
+    write_atomically(_file(group, named), json_text(found).encode())
 
 
 def passed(rows: list[Options]) -> bool:
@@ -56,7 +56,9 @@ def failed_check(plan: Plan) -> str | None:
         f"FAILED its check: dpfl check {choice.component.origin}"
         for group in CHECKED
         if (choice := getattr(plan, group)).plugin
-        and not all(passed(_known(plan, group).get(way, [])) for way in _ways(plan, group))
+        and not all(
+            passed(_noted(group, choice.identity()).get(way, [])) for way in _ways(plan, group)
+        )
     ]
     return "; ".join(dict.fromkeys(failed)) or None
 
@@ -85,8 +87,9 @@ def unchecked(plan: Plan) -> str | None:
         choice = getattr(plan, group)
         if not choice.plugin:
             continue
-        known, ways = _known(plan, group), _ways(plan, group)
+        known, ways = _noted(group, choice.identity()), _ways(plan, group)
         rows = [row for way in ways for row in known.get(way, [])]
+        left = [row["check"] for row in rows if row["result"] == UNMEASURED]
         again = f"dpfl check {choice.component.origin}"
         if not known:
             missing.append(f"not checked: {again}")
@@ -107,8 +110,7 @@ def unchecked(plan: Plan) -> str | None:
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
-        elif passed(rows) and UNMEASURED in (row["result"] for row in rows):
-            left = [row["check"] for row in rows if row["result"] == UNMEASURED]
+        elif left and passed(rows):
             what = " and ".join(dict.fromkeys(left))
             missing.append(f"checked, but for its {what}, which is not measured: {again}")
     return "; ".join(dict.fromkeys(missing)) or None
@@ -172,10 +174,6 @@ def batch_options(method: str) -> list[str]:
 def _kind(value: Any) -> Any:
     """A setting's value, of a number its sign."""
     return f"a number {(value > 0) - (value < 0):+d}" if isinstance(value, float) else value
-
-
-def _known(plan: Plan, group: str) -> Options:
-    return _noted(group, getattr(plan, group).identity())
 
 
 def _noted(group: str, chosen: Options) -> Options:
