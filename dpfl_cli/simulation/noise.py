@@ -183,7 +183,14 @@ def _by_formula(plan: Plan, probe: Ledger) -> float:
         raise ConfigError(
             f"{says} is for whole clients, but dp.unit={dp.unit}; write dp.calibration=accountant"
         )
-    if len(plan.specs) != 1 or not _is_one_vector(plan.specs[0]):
+    vectors = [  # of a whole client, once a communication, with the mechanism's own noise
+        one
+        for one in plan.specs
+        if (one.shape, one.quantity, one.rate) == ("vector", "", None)
+        and one.per_round == one.disjoint == 1
+        and not _own_noise(one)
+    ]
+    if len(plan.specs) != 1 or not vectors:
         made = ", ".join(_described(spec) for spec in plan.specs)
         raise ConfigError(
             f"{says} is for one vector release per communication, all with the same noise, but "
@@ -202,14 +209,6 @@ def _by_formula(plan: Plan, probe: Ledger) -> float:
             "another target"
         )
     return found
-
-
-def _is_one_vector(spec: ReleaseSpec) -> bool:
-    """Whether it is one vector of a whole client per communication, with the mechanism's own noise
-    throughout.
-    """
-    whole = spec.shape == "vector" and not spec.quantity and spec.rate is None
-    return whole and spec.per_round == spec.disjoint == 1 and not _own_noise(spec)
 
 
 def _own_noise(spec: ReleaseSpec) -> bool:
