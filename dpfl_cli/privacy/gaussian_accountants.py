@@ -31,16 +31,16 @@ def gaussian_log_delta(mu: float, excess: float) -> float:
     """
     from scipy.special import erfcx, ndtr
 
-    s = excess - mu / 2
+    s, root = excess - mu / 2, math.sqrt(2)
     mills = math.sqrt(math.pi / 2)
     if mu <= 1:
         t = s + mu * ((_NODES + 1) / 2)
-        difference = mu * (_WEIGHTS / 2 @ (1 - t * mills * erfcx(t / math.sqrt(2))))
+        difference = mu * (_WEIGHTS / 2 @ (1 - t * mills * erfcx(t / root)))
     elif s >= 0:
-        difference = mills * (erfcx(s / math.sqrt(2)) - erfcx((s + mu) / math.sqrt(2)))
+        difference = mills * (erfcx(s / root) - erfcx((s + mu) / root))
     else:
         density = math.exp(-s * s / 2) / math.sqrt(2 * math.pi)
-        return math.log(ndtr(-s) - density * mills * erfcx((s + mu) / math.sqrt(2)))
+        return math.log(ndtr(-s) - density * mills * erfcx((s + mu) / root))
     return -s * s / 2 - math.log(2 * math.pi) / 2 + math.log(difference)
 
 

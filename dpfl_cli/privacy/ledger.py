@@ -263,9 +263,8 @@ class ReleaseLog:
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(self.parameters.shape, np.int32)
-        self.floats = np.zeros(len(self.parameters), np.int64)
-        self.latest = np.zeros(len(self.parameters), np.int64)
         self._runs = np.arange(len(self.parameters))
+        self.floats, self.latest = np.zeros((2, len(self._runs)), np.int64)
         self._range: tuple[Tensor, Tensor] | None = None  # smallest and largest sensitivity [R]
 
     def known(self, rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

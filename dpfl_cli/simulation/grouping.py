@@ -44,12 +44,13 @@ def stacks(plans: Sequence[Plan]) -> list[Group]:
     cut: list[Group] = []
     most = min(MOST_RUNS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES))
     for group in groups(plans):
-        _check_memory(group[0])
-        size = min(fitting(group[0], after_first=True), most)
+        plan = group[0]
+        _check_memory(plan)
+        size = min(fitting(plan, after_first=True), most)
         # of a plugin's method as many runs as nothing else has: an option [R] that was not shaped
         # by `per_run` would be taken for one of each client or coordinate, and no shape would tell
         # (as many may be left when shorter ones end)
-        taken = (group[0].rows, group[0].dimension) if group[0].algorithm.plugin else ()
+        taken = (plan.rows, plan.dimension) if plan.algorithm.plugin else ()
         for some in slices(len(group), size):
             stack, parts = group[some], list[Group]()
             while len(stack) > 1 and len(stack) in taken:
