@@ -57,10 +57,7 @@ def row_of(record: RunRecord) -> dict[str, Any]:
         },
         **flat(config),
         **result["metrics"].get("last", {}),
-        "epsilon": result["privacy"]["epsilon"],
-        "delta": result["privacy"]["delta"],
-        "vacuous": result["privacy"]["vacuous"],
-        "guarantee": result["privacy"]["guarantee"],
+        **{name: result["privacy"][name] for name in ("epsilon", "delta", "vacuous", "guarantee")},
         "status": record.status,
     }
 

@@ -253,10 +253,10 @@ class Provenance:
                 f"release '{spec.name}' is of {batch.size} records a client, more than the rate "
                 "that it is priced by"
             )
-        last = self._ledger.last_batch(batch.stream)
-        fresh = batch.numbers > last[:, 0]
+        last, piece = self._ledger.last_batch(batch.stream).T
+        fresh = batch.numbers > last
         if law == "part":
-            following = (batch.numbers == last[:, 0]) & (batch.part == last[:, 1] + 1)
+            following = (batch.numbers == last) & (batch.part == piece + 1)
             fresh = np.where(batch.part == 0, fresh, following)
             fresh &= number % spec.disjoint == batch.part
         if not fresh.all():
@@ -264,4 +264,4 @@ class Provenance:
                 f"release '{spec.name}' is of a batch that was released before, or not in its "
                 "turn: draw a fresh one for every release"
             )
-        last[:, 0], last[:, 1] = batch.numbers, batch.part
+        last[:], piece[:] = batch.numbers, batch.part

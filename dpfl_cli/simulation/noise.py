@@ -96,11 +96,11 @@ def counted_ledger(plan: Plan) -> Ledger:
 
 def with_noise(plan: Plan) -> Plan:
     """The plan with noise for its target epsilon, or as it is where it has none."""
-    target, mechanism = plan.dp.epsilon, plan.mechanism
-    field = mechanism.target.noise_field
+    dp, mechanism = plan.dp, plan.mechanism
+    target, field = dp.epsilon, mechanism.target.noise_field
     if target is None:
         return plan
-    if plan.dp.trust == "none" or field is None:
+    if dp.trust == "none" or field is None:
         raise ConfigError(
             f"dp.epsilon={target}: mechanism={mechanism.name} adds no noise to calibrate; choose "
             "dp=ldp or dp=cdp"
@@ -123,16 +123,16 @@ def with_noise(plan: Plan) -> Plan:
     probe = ledger_of(settings_of(1.0))
     increasing = any(entry.kind == "pure" for entry in probe.entries)
     word = plan.accountant_object()  # by which the target is meant
-    if plan.dp.calibration != "accountant":
-        word = accountant(PROVED.get(plan.dp.calibration, "gdp"))
+    if dp.calibration != "accountant":
+        word = accountant(PROVED.get(dp.calibration, "gdp"))
         if others := sorted({one.kind for one in probe.entries if not word.knows(one.kind)}):
             raise ConfigError(
-                f"dp.calibration={plan.dp.calibration} is for Gaussian noise, but "
+                f"dp.calibration={dp.calibration} is for Gaussian noise, but "
                 f"mechanism={plan.mechanism.name} makes {others[0]} releases; write "
                 "dp.calibration=accountant"
             )
     try:
-        if plan.dp.calibration in FORMULAS:
+        if dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe)
         else:
             # what the noise is a function of; a plugin may make it one of more
@@ -141,7 +141,7 @@ def with_noise(plan: Plan) -> Plan:
             key = canonical_json([plan.identity | alike, probe.to_json()])
             noise = _calibrated.get(key) or calibrate(
                 target,
-                plan.dp.delta,
+                dp.delta,
                 word,
                 lambda noise: ledger_of(mechanism.target.as_calibrated(settings_of(noise))),
                 increasing=increasing,
