@@ -250,7 +250,14 @@ class PldAccountant(Accountant):
         pure = {part.level: part.count for part in parts if part.level is not None}
         bounding = RdpAccountant(RdpSettings()) if pure else GdpAccountant(self.settings)
         width = math.fsum(part.width for part in parts)
-        interval = self.settings.interval or self._interval(pure, width)
+        interval = self.settings.interval
+        if interval is None:
+            interval = width / self.usual_points
+            if len(pure) > 1:  # each is rounded up to the grid: keep their sum below 0.1 %
+                total = math.fsum(value * count for value, count in pure.items())
+                interval = min(interval, 1e-3 * total / sum(pure.values()))
+            for value in pure if len(pure) == 1 else ():  # a grid on which the epsilon lies
+                interval = value / max(1, math.ceil(value / interval))
         self._check(bounding._epsilon(entries, delta), width / interval, len(pure))
         whole = parts[0].distribution(interval)
         for part in parts[1:]:
@@ -305,17 +312,3 @@ class PldAccountant(Accountant):
                 f"pld takes at most {self.most_levels} levels of noise, got {levels}: use "
                 "accountant=rdp"
             )
-
-    def _interval(self, pure: dict[float, int], width: float) -> float:
-        """The width of a grid cell, where none is given.
-
-        Args:
-          pure: epsilon of pure releases -> their number.
-        """
-        interval = width / self.usual_points
-        if len(pure) > 1:  # each is rounded up to the grid: keep their sum below 0.1 %
-            total = math.fsum(value * count for value, count in pure.items())
-            return min(interval, 1e-3 * total / sum(pure.values()))
-        for value in pure:  # a grid on which the epsilon lies
-            interval = value / max(1, math.ceil(value / interval))
-        return interval

@@ -231,16 +231,11 @@ class Provenance:
                     f"'{spec.group}', with which it is priced jointly, but it is of others"
                 )
             when[mine], sources[mine] = rounds[mine], values.source
-        if spec.rate is not None or spec.disjoint > 1:
-            most = (spec.rate or 1.0) * min(setup.fewest() for setup in setups)
-            self._check_batch(spec, values, number, most)
-
-    def _check_batch(
-        self, spec: ReleaseSpec, values: Bounded, number: np.ndarray, most: float
-    ) -> None:
-        """A release that is amplified, or shares its cost with others of its epoch, is of a batch
-        that was drawn for that, for this release alone.
-        """
+        if spec.rate is None and spec.disjoint == 1:
+            return
+        # a release that is amplified, or shares its cost with others of its epoch, is of a batch
+        # that was drawn for that, for this release alone
+        most = (spec.rate or 1.0) * min(setup.fewest() for setup in setups)
         law = spec.batch if spec.disjoint == 1 else "part"
         batch = values.batch
         if not isinstance(batch, Batch) or batch.law != law:

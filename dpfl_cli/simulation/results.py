@@ -141,7 +141,7 @@ def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> Repor
         "releases": ledger.releases,
         "guarantee": "none: the run failed" if failed else _guarantee(plan, ledger),
         "vacuous": False,
-        "not_covered": plan.not_covered(),
+        "not_covered": list(dict.fromkeys(plan.not_covered())),
     }
     if plan.sampling is not None:
         report["participation"] = _participation(plan, plan.sampling)

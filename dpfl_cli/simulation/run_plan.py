@@ -249,11 +249,10 @@ class Plan:
     def accountant_object(self) -> Any:
         return self.accountant.target(self.accountant.settings)
 
-    def not_covered(self) -> list[str]:
-        """What the epsilon does not cover; components name their own items at their source."""
-        return list(dict.fromkeys(self._not_covered()))
-
-    def _not_covered(self) -> Iterator[str]:
+    def not_covered(self) -> Iterator[str]:
+        """What the epsilon does not cover; components name their own items at their source, some
+        of them the same ones.
+        """
         yield from (
             "choice of hyperparameters (tuning), and other runs on the same data, other seeds too",
             "reported diagnostics, such as the train loss",
