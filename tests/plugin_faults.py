@@ -76,8 +76,8 @@ MENDS = [
     Fault(
         "privacy plugin: what a file keeps is compared with the run before",
         "simulation/confined.py",
-        "        _spoilt.update(dict.fromkeys(modules, changed[0]))\n",
-        "        raise PrivacyError(f'{changed[0]} changed while runs were made')\n",
+        "            _spoilt.update(dict.fromkeys(self._modules, changed[0]))\n",
+        "            raise PrivacyError(f'{changed[0]} changed while runs were made')\n",
         f"{PLUGINS}::test_numbers_that_a_run_would_lose_are_refused",
     ),
     Fault(

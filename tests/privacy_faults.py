@@ -105,8 +105,8 @@ MENDS = [
     Fault(
         "privacy 4: rate and disjoint are believed",
         "privacy/releases.py",
-        "if spec.rate is not None or spec.disjoint > 1:",
-        "if False:",
+        "if spec.rate is None and spec.disjoint == 1:",
+        "if True:",
         f"{PLUGINS}::test_the_same_records_in_every_round_are_not_priced_as_subsampled",
     ),
     Fault(

@@ -5,13 +5,7 @@ import re
 from collections.abc import Iterator
 
 from dpfl_cli.cli.pricing import prices_of, release_line
-from dpfl_cli.cli.tables import (
-    collusion_text,
-    is_claimed,
-    is_nominal,
-    print_table,
-    wide_console,
-)
+from dpfl_cli.cli.tables import collusion_text, is_claimed, is_nominal, print_table, wide_console
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.checked import failed_since

@@ -41,8 +41,6 @@ Exit codes: 0 no bound of 99.9 % is above the claim, 2 wrong use or config, 3 on
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_run_arguments(parser)
     parser.add_argument(
         "--canaries", type=int, default=1000, help="runs a side, on average (default 1000)"

@@ -118,8 +118,6 @@ class Question:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
     parser.add_argument("method", choices=("scaffnew",), metavar="METHOD", help="scaffnew")
     add_run_arguments(parser)
     for flag, (symbol, words) in NUMBERS.items():
@@ -214,9 +212,20 @@ def _nominal(calibration: str, v: float | None, noise: MessageNoise) -> str:
 
 def _show(asked: Question) -> None:
     """Prints the table of inputs and answers, and what holds of them."""
+    from dpfl_cli.privacy.accountants import VACUOUS_EPSILON
+    from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
+
     bound, noise = asked.bound, asked.noise
     text = PROBLEM + (ADVICE if noise is None else NOISE + ADVICE + WORTH)
-    worth = "" if noise is None else _worth(bound, noise)
+    worth = "0"
+    if noise is not None and bound.iterations:
+        # the epsilon that a ledger of the answer's messages has, whatever set their noise
+        sent = math.ceil(bound.rounds * (1 - 1e-12))  # p* T* is rounded
+        moved = math.sqrt(sent) * noise.sensitivity
+        epsilon = gaussian_epsilon(
+            moved / bound.deviation if bound.deviation else math.inf, noise.delta
+        )
+        worth = epsilon_number(epsilon) + (" (vacuous)" if epsilon > VACUOUS_EPSILON else "")
     rows = text.format(bound=bound, noise=noise, asked=asked, worth=worth).splitlines()
     columns = ("quantity", "symbol", "value", "what it is")
     title = "DP-ScaffNew in closed form (arXiv 2304.05127)"
@@ -228,19 +237,6 @@ def _show(asked: Question) -> None:
         )
     for line in filter(None, (asked.note, asked.nominal, COVERED)):
         print(f"  {line}")
-
-
-def _worth(bound: ScaffnewBound, noise: MessageNoise) -> str:
-    """The epsilon that a ledger of the answer's messages has, whatever set their noise."""
-    from dpfl_cli.privacy.accountants import VACUOUS_EPSILON
-    from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
-
-    if bound.iterations == 0:
-        return "0"
-    sent = math.ceil(bound.rounds * (1 - 1e-12))  # p* T* is rounded
-    shift = math.sqrt(sent) * noise.sensitivity / bound.deviation if bound.deviation else math.inf
-    epsilon = gaussian_epsilon(shift, noise.delta)
-    return epsilon_number(epsilon) + (" (vacuous)" if epsilon > VACUOUS_EPSILON else "")
 
 
 def _publish(asked: Question) -> Path:

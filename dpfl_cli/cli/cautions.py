@@ -1,6 +1,6 @@
 """What has to be said beside numbers of runs that are compared."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from dpfl_cli.config.component import UNLIMITED, components
@@ -14,7 +14,7 @@ def cautions(records: Sequence[RunRecord]) -> list[str]:
     return [*_repairs(records), *_worse(records), *_limits(records)]
 
 
-def _limits(records: Sequence[RunRecord]) -> list[str]:
+def _limits(records: Sequence[RunRecord]) -> Iterator[str]:
     """That methods which are compared have unlike limits (clip norms), which may decide between
     them.
     """
@@ -22,7 +22,7 @@ def _limits(records: Sequence[RunRecord]) -> list[str]:
 
     methods = {record.config["algorithm"]["name"] for record in records}
     if len(methods) < 2:
-        return []
+        return
     load_components()
     known = components("algorithm")  # a plugin may not be there any more
     found: dict[str, dict[str, set[float]]] = {}
@@ -32,30 +32,27 @@ def _limits(records: Sequence[RunRecord]) -> list[str]:
         for name in [name for name, field in fields.items() if UNLIMITED in field.metadata]:
             if settings.get(name) is not None:
                 found.setdefault(name, {}).setdefault(method, set()).add(settings[name])
-    lines = []
     for name, limits in found.items():
         if len({frozenset(values) for values in limits.values()}) > 1:
             each = (
                 f"{' '.join(f'{value:g}' for value in sorted(values))} of {method}"
                 for method, values in limits.items()
             )
-            lines.append(f"Methods differ in algorithm.{name}: {', '.join(each)}.")
-    return lines
+            yield f"Methods differ in algorithm.{name}: {', '.join(each)}."
 
 
-def _repairs(records: Sequence[RunRecord]) -> list[str]:
+def _repairs(records: Sequence[RunRecord]) -> Iterator[str]:
     """That updates counted as zero because they were not finite: such a run ends like any other."""
     mended = sum(any(row.get("repaired", 0) > 0 for row in record.rows) for record in records)
-    if not mended:
-        return []
-    which = "This run" if len(records) == 1 else f"{mended} of {len(records)} runs"
-    return [
-        f"{which} replaced updates that were not finite by zero, seen at evaluated rounds "
-        "(column repaired of metrics.csv)."
-    ]
+    if mended:
+        which = "This run" if len(records) == 1 else f"{mended} of {len(records)} runs"
+        yield (
+            f"{which} replaced updates that were not finite by zero, seen at evaluated rounds "
+            "(column repaired of metrics.csv)."
+        )
 
 
-def _worse(records: Sequence[RunRecord]) -> list[str]:
+def _worse(records: Sequence[RunRecord]) -> Iterator[str]:
     """That private runs ended further from what they look for than they began, as they do where
     noise is too large: nothing else says so beside one number.
     """
@@ -67,14 +64,12 @@ def _worse(records: Sequence[RunRecord]) -> list[str]:
         if name and rows[0]["round"] == 0:
             last = rows[-1].get(name, inf)  # no cell: not finite
             ways.setdefault(name, []).append((rows[0][name], last))
-    lines = []
     for name, both in ways.items():
         worse = [(first, last) for first, last in both if last > first]
         if worse:
             first, last = max(worse, key=lambda way: way[1] - way[0])
             which = "" if len(both) == 1 else f" in {len(worse)} of {len(both)} runs"
-            lines.append(
+            yield (
                 f"{name} ends above where it began{which} ({first:.4g}, then {last:.4g}): too much "
                 "noise, or too large steps."
             )
-    return lines

@@ -4,25 +4,31 @@ guarantee says? Attacks on it as it runs, under every trust model that it is def
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpfl_cli.cli.pricing import noise_of
 from dpfl_cli.cli.tables import print_table
 from dpfl_cli.config.component import Component, components, lookup
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.options import component_names
+from dpfl_cli.simulation.checked import (
+    CHECKED,
+    UNMEASURED,
+    USERS,
+    batch_options,
+    note_check,
+    passed,
+)
 from dpfl_cli.simulation.plugins import load_plugins
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.conformance import Kit
     from dpfl_cli.simulation.run_plan import Plan
 
-    Note = Callable[[Plan, str, "CheckRows"], object]  # takes what became of a check
-
 CheckRows = list[dict[str, str]]  # of the table
+Notes = list[tuple["Plan", str, CheckRows]]  # what became of a plugin's component of a group
 
 EXIT_REFUSED, EXIT_FAILED = 2, 3
 LOG = logging.getLogger("dpfl")
@@ -57,8 +63,7 @@ examples: dpfl check my_method.py
 dataset.path=my.npz"""
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One way in which a component is run.
 
     Attributes:
@@ -74,14 +79,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="FILE.py|METHOD")
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as of `dpfl run`")
     parser.add_argument("--quiet", action="store_true", help="no line for each step")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
 
 
 def execute(args: argparse.Namespace) -> int:
     """Checks, shows the table and records what became of a plugin."""
-    from dpfl_cli.simulation.checked import UNMEASURED
-
     rows = checked(args.target, args.overrides)
     results = {row["result"] for row in rows}
     if rows:
@@ -102,11 +103,9 @@ def checked(target: str, overrides: Sequence[str]) -> list[dict[str, str]]:
     """The rows of the table for all that a file registers, or for a method, model or mechanism by
     its name; those of a plugin's components are noted.
     """
-    from dpfl_cli.simulation.checked import note_check, passed
-
     found = [case for component in _components(target) for case in cases(component, overrides)]
-    notes: list[tuple[Plan, str, CheckRows]] = []
-    rows = [row for case in found for row in check(case, lambda *note: notes.append(note))]
+    notes: Notes = []
+    rows = [row for case in found for row in check(case, notes)]
     for note in sorted(notes, key=lambda note: not passed(note[2])):  # a failure stays
         note_check(*note)
     return rows
@@ -116,8 +115,6 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     """The ways in which a component is run: under every trust model that it is defined for, or as
     overrides say.
     """
-    from dpfl_cli.simulation.checked import USERS, batch_options
-
     group, target, name = component.group, component.target, component.name
     given = [word for word in overrides if word.startswith("dp=")]
     own = [f"{group}={name}"]
@@ -162,21 +159,14 @@ def _level(component: Component, overrides: Sequence[str]) -> list[str]:
     return [f"{key}=1"] if known is not None and known.default is None and not given else []
 
 
-def check(case: Case, note: "Note | None" = None) -> CheckRows:
-    """The rows of the table for one case; those of a plugin's component are noted."""
-    from dpfl_cli.simulation.checked import note_check
+def check(case: Case, notes: Notes) -> CheckRows:
+    """The rows of the table for one case; those of a plugin's component join the notes."""
     from dpfl_cli.simulation.conformance import CHECKS
 
     kits: list[Kit] = []
     try:
         for data, kit in _kits(case):
-            try:
-                kit.examine()
-            except ConfigError as error:
-                if not kits:
-                    raise
-                LOG.info("%s, %s: left out (%s)", case.label, data, error)
-                continue
+            kit.examine()
             kits.append(kit)
             bad = ", ".join(name for name in CHECKS if kit.faults[name])
             result = f"{bad} FAIL" if bad else "passed"
@@ -188,13 +178,11 @@ def check(case: Case, note: "Note | None" = None) -> CheckRows:
     of_method = plan.algorithm.plugin  # whose faults, or idleness, are not the model's
     for group in {case.component.group} | (set() if of_method else {"model"}):
         if getattr(plan, group).plugin:
-            (note or note_check)(plan, group, rows)
+            notes.append((plan, group, rows))
     return rows
 
 
 def _row(case: Case, kits: Sequence["Kit"], check: str) -> dict[str, str]:
-    from dpfl_cli.simulation.checked import UNMEASURED
-
     faults = list(dict.fromkeys(fault for kit in kits for fault in kit.faults[check]))
     reached, noise, plan = max(kit.reached for kit in kits), kits[0], kits[0].plans[0]
     notes = {
@@ -238,9 +226,10 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
     if not own and {"participation=poisson", "participation=fixed"} & set(case.words):
         small = [*small, "participation.cohort=3"]
     config = compose_config([*small, *case.words])
+    changes: dict[str, object] = {"dp.noise": "seeded"}  # runs are compared draw by draw
     if not own and (batch := config["algorithm"].get("batch_size")):
-        config = with_values(config, {"dataset.clients": max(RECORDS, CLIENTS * 2 * batch)})
-    config = with_values(config, {"dp.noise": "seeded"})  # runs are compared draw by draw
+        changes["dataset.clients"] = max(RECORDS, CLIENTS * 2 * batch)
+    config = with_values(config, changes)
     claim = with_values(config, {"dp.mode": "paper"})
     plan = make_plan(claim)
     if plan.sampling is not None:
@@ -287,7 +276,6 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
 
 def _components(target: str) -> list[Component]:
     """What is to be checked: the components of a file, or one by its name."""
-    from dpfl_cli.simulation.checked import CHECKED
     from dpfl_cli.simulation.plan import load_components
 
     own = target.endswith(".py")

@@ -4,7 +4,7 @@ import io
 import math
 import sys
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,7 @@ from dpfl_cli.cli.selection import (
     shown_row,
     varying,
 )
-from dpfl_cli.cli.tables import (
-    SHOWN,
-    epsilons_of,
-    is_claimed,
-    mean_text,
-    print_table,
-    privacy_of,
-)
+from dpfl_cli.cli.tables import SHOWN, epsilons_of, is_claimed, mean_text, print_table, privacy_of
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id, text_of
 from dpfl_cli.config.paths import outputs_dir
@@ -176,9 +169,14 @@ def print_pivot(
     from dpfl_cli.reproduction.layout import markdown
 
     found = [(record, shown_row(record)) for record in records]
-    _check_keys({key for _, row in found for key in row}, [*rows, *cols, *best])
+    known, keys = {key for _, row in found for key in row}, [*rows, *cols, *best]
+    for key in keys:
+        if key not in known:
+            raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
+        if keys.count(key) > 1:
+            raise ConfigError(f"{key}: listed twice in --rows, --cols and --best; write it once")
     chosen = "epsilon" if metric == "epsilon" else metric_of(records, metric)
-    cells = _cells(found, [*rows, *cols, *best], chosen)
+    cells = _cells(found, keys, chosen)
     how = []
     if best:
         cells = _best_of(cells, [*rows, *cols], best, chosen)
@@ -193,9 +191,9 @@ def print_pivot(
         cells.to_csv(sys.stdout)
         return
     wide = cells["text"].unstack(list(cols), fill_value="", sort=False)
-    wide = wide[sorted(wide, key=_in_order)]
-    names = [", ".join(name) if isinstance(name, tuple) else str(name) for name in wide]
-    header = [*rows, *names]
+    labels = {name: name if isinstance(name, tuple) else (name,) for name in wide}
+    wide = wide[sorted(wide, key=lambda name: [*map(order, labels[name])])]
+    header = [*rows, *(", ".join(labels[name]) for name in wide)]
     lines = wide.reset_index().to_numpy().tolist()
     few, many = cells["seeds"].min(), cells["seeds"].max()
     over = f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
@@ -213,15 +211,6 @@ def print_pivot(
         print("\n".join(notes))
 
 
-def _check_keys(known: Collection[str], keys: Sequence[str]) -> None:
-    """A ConfigError where no run has one of the keys of a table, or one is named twice."""
-    for key in keys:
-        if key not in known:
-            raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
-        if keys.count(key) > 1:
-            raise ConfigError(f"{key}: listed twice in --rows, --cols and --best; write it once")
-
-
 def _best_of(
     cells: pd.DataFrame, keys: Sequence[str], best: Sequence[str], metric: str
 ) -> pd.DataFrame:
@@ -237,10 +226,6 @@ def _best_of(
     found["text"] += [f" ({value})" for value in values]
     order_of_cells = cells.reset_index(list(best)).index.unique()
     return found.loc[order_of_cells]
-
-
-def _in_order(column: Any) -> list[Any]:
-    return [order(one) for one in (column if isinstance(column, tuple) else [column])]
 
 
 def _cells(

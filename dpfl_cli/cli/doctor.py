@@ -5,9 +5,7 @@ import os
 import shutil
 import time
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "exit code 0 if everything needed works, 2 if not"
+EPILOG = "exit code 0 if everything needed works, 2 if not"
 
 
 def execute(args: argparse.Namespace) -> int:

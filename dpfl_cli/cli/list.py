@@ -94,12 +94,8 @@ def describe(group: str, option: str) -> None:
             for key, info in found.settings.model_fields.items()
         ]
     print("parameters (default):", *aligned(rows, "  "), sep="\n")
-    if found is not None:
-        _print_facts(found, option)
-
-
-def _print_facts(found: Component, option: str) -> None:
-    """What the component of an option says of itself."""
+    if found is None:
+        return
     target = found.target
     if getattr(target, "paper", None):
         print(f"paper: {target.paper}")

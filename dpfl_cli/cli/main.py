@@ -145,7 +145,8 @@ def _dispatch(words: list[str]) -> int:
         raise ConfigError(f"{name}: no such command; {nearest(name, COMMANDS)}")
     module, parser = command_parser(name)
     try:
-        args = parser.parsed(rest)
+        mixed = parser._subparsers is None  # options may stand anywhere, but for those of actions
+        args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
     except SystemExit:  # of --help; errors are lines of ours
         return 0
     try:
@@ -160,21 +161,20 @@ def _dispatch(words: list[str]) -> int:
 def command_parser(name: str) -> "tuple[ModuleType, _Parser]":
     """A command's module, and what takes its arguments."""
     module = importlib.import_module(f"dpfl_cli.cli.{name}")
-    summary = COMMANDS[name]
-    parser = _Parser(prog=f"dpfl {name}", description=summary, conflict_handler="resolve")
-    module.configure(parser)
+    parser = _Parser(
+        prog=f"dpfl {name}",
+        description=getattr(module, "DESCRIPTION", COMMANDS[name]),
+        conflict_handler="resolve",
+    )
+    if hasattr(module, "EPILOG"):  # laid out in lines
+        parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, module.EPILOG
+    if hasattr(module, "configure"):  # it takes arguments
+        module.configure(parser)
     return module, parser
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose errors are one line, like all others, and whose options may stand anywhere."""
-
-    def parsed(self, words: list[str]) -> argparse.Namespace:
-        """The arguments, options mixed with others unless the command has actions with options of
-        their own.
-        """
-        mixed = self._subparsers is None
-        return self.parse_intermixed_args(words) if mixed else self.parse_args(words)
+    """argparse whose errors are one line, like all others."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """An action of a command refuses what it does not know itself, with the options it has."""

@@ -2,17 +2,13 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from dpfl_cli.cli.cautions import cautions
-from dpfl_cli.cli.tables import (
-    collusion_text,
-    print_results,
-    print_table,
-    wide_console,
-)
+from dpfl_cli.cli.tables import collusion_text, print_results, print_table, wide_console
 from dpfl_cli.privacy.nominal import epsilon_number
+from dpfl_cli.simulation.checked import CHECKED
 from dpfl_cli.simulation.execute import Outcome
+from dpfl_cli.simulation.results import privacy_statement
 from dpfl_cli.simulation.store import MODEL
 
 EXIT_RUNS_FAILED = 3
@@ -63,20 +59,16 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
             f"{epsilon_number(stated['value'])}."
         )
     records = list({outcome.record.id: outcome.record for outcome in outcomes}.values())
-    return [
-        *lines,
-        *_of_today(outcomes),
-        *_dealt(outcomes),
-        *cautions(records),
-        *_collusions(results),
-    ]
+    # what colluding clients would see, for each setting that the runs differ in
+    seen = [f"{line}." for line in dict.fromkeys(map(collusion_text, results)) if line]
+    left = len(seen) - SETTINGS_SAID
+    if left > 0:
+        seen[SETTINGS_SAID:] = [f"... and for {left} more settings: dpfl account RUN shows them."]
+    return [*lines, *_of_today(outcomes), *_dealt(outcomes), *cautions(records), *seen]
 
 
 def _of_today(outcomes: Sequence[Outcome]) -> list[str]:
     """What the guarantee of finished runs with plugins would be now, after a check of these."""
-    from dpfl_cli.simulation.checked import CHECKED
-    from dpfl_cli.simulation.results import privacy_statement
-
     changed = []
     for one in outcomes:
         own = any(getattr(one.plan, group).plugin for group in CHECKED)
@@ -107,14 +99,3 @@ def _dealt(outcomes: Sequence[Outcome]) -> list[str]:
                 f"them anew to {one.plan.clients:,} others (partitioner=natural keeps theirs)."
             )
     return [*dict.fromkeys(lines)][:SETTINGS_SAID]
-
-
-def _collusions(results: Sequence[dict[str, Any]]) -> list[str]:
-    """What colluding clients would see: a line for each setting that the runs differ in, the first
-    few.
-    """
-    lines = [f"{line}." for line in dict.fromkeys(map(collusion_text, results)) if line]
-    left = len(lines) - SETTINGS_SAID
-    if left > 0:
-        lines[SETTINGS_SAID:] = [f"... and for {left} more settings: dpfl account RUN shows them."]
-    return lines

@@ -9,7 +9,6 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
 
 if TYPE_CHECKING:
-    from dpfl_cli.cli.tables import Report
     from dpfl_cli.privacy.accountants import PrivacyCost
     from dpfl_cli.privacy.ledger import LedgerEntry
     from dpfl_cli.simulation.run_plan import Plan
@@ -51,7 +50,7 @@ def noise_of(plan: "Plan") -> dict[str, Any]:
     return {f"mechanism.{field}": getattr(plan.mechanism.settings, field)} if field else {}
 
 
-def privacy_lines(plan: "Plan", report: "Report") -> list[str]:
+def privacy_lines(plan: "Plan", report: dict[str, Any]) -> list[str]:
     """What a planned run's releases cost, and what ends them early or spares them, by its
     `privacy_report`.
     """

@@ -10,10 +10,6 @@ import os
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """It takes no arguments."""
-
-
 def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.papers import artifacts
     from dpfl_cli.reproduction.report import write_report

@@ -21,11 +21,11 @@ from dpfl_cli.config.errors import AbsentData, ConfigError, DataError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 from dpfl_cli.simulation.signals import handled
+from dpfl_cli.simulation.store import RunStore
 
 if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact, Scale
     from dpfl_cli.reproduction.reproduce import Produced
-    from dpfl_cli.simulation.store import RunStore
 
 AGAIN = 0.05  # seconds until the time is looked at again
 # what Ctrl-C comes to where nobody sees to it; jobs in the background ignore it
@@ -105,7 +105,6 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.reproduction.published import publish_artifact
     from dpfl_cli.reproduction.report import write_report
     from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
-    from dpfl_cli.simulation.store import RunStore
 
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
     which = _seeds(seeds[0]) if seeds else None
@@ -113,7 +112,13 @@ def execute(args: argparse.Namespace) -> int:
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:
             raise ConfigError(f"--at-most {args.at_most:g}: a number of minutes above 0")
-        artifacts = sorted(artifacts, key=lambda one: _order(one, scale))
+
+        def order(artifact: "Artifact") -> tuple[bool, float]:
+            """The shortest first; last what is run anew every time, for its times."""
+            exclusive = any(run.exclusive for run in artifact.declared(scale))
+            return exclusive, artifact.size(scale).minutes * artifact.trains
+
+        artifacts = sorted(artifacts, key=order)
     own = [artifact.path for artifact in artifacts if artifact.paper is None]
     if args.publish and own:
         raise ConfigError(f"{own[0]}: --publish is for artifacts of a paper that comes with dpfl")
@@ -174,7 +179,7 @@ def possible(
     artifacts: Sequence["Artifact"],
     names: Sequence[str],
     scale: "Scale",
-    store: "RunStore",
+    store: RunStore,
     seeds: range | None = None,
 ) -> list["Artifact"]:
     """Without those of dpfl that need a GPU where there is none, unless they are called by their
@@ -182,14 +187,23 @@ def possible(
     """
     from dpfl_cli.data.devices import pick_device
     from dpfl_cli.reproduction.grid import with_seeds
+    from dpfl_cli.reproduction.reproduce import prepare
 
     if seeds is not None:
         artifacts = [with_seeds(one, scale, seeds) for one in artifacts]
+
+    def finished(artifact: "Artifact") -> bool:
+        try:
+            (job,) = prepare([artifact], scale, store)
+        except DataError:  # without the data nothing can tell
+            return False
+        return all(map(store.finished, job.plans))
+
     kept, on_cpu = [], pick_device("auto").type == "cpu"
     for one in artifacts:
         size = one.size(scale)
         asked = one.name in names or one.paper is None
-        if not on_cpu or not size.gpu or asked or _finished(one, scale, store):
+        if not on_cpu or not size.gpu or asked or finished(one):
             kept.append(one)
             continue
         print(
@@ -198,22 +212,6 @@ def possible(
             file=sys.stderr,
         )
     return kept
-
-
-def _finished(artifact: "Artifact", scale: "Scale", store: "RunStore") -> bool:
-    from dpfl_cli.reproduction.reproduce import prepare
-
-    try:
-        (job,) = prepare([artifact], scale, store)
-    except DataError:  # without the data nothing can tell
-        return False
-    return all(store.finished(run) for run in job.plans)
-
-
-def _order(artifact: "Artifact", scale: "Scale") -> tuple[bool, float]:
-    """The shortest first; last what is run anew every time, for its times."""
-    exclusive = any(run.exclusive for run in artifact.declared(scale))
-    return exclusive, artifact.size(scale).minutes * artifact.trains
 
 
 @contextlib.contextmanager

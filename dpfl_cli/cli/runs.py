@@ -1,11 +1,10 @@
 """`dpfl runs`: the run store: list, show, compare, table, export, import, verify, prune."""
 
-import argparse
 import contextlib
-import io
 import json
 import shutil
 import sys
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
@@ -30,7 +29,7 @@ LISTED = 100  # runs that a list shows unless it is asked for all
 EXIT_DAMAGED = 3
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True)
     parsers = {
         name: actions.add_parser(name, help=summary, description=summary)
@@ -99,12 +98,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parsers[name].add_argument(flag, action="store_true", help=what)
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     action = ACTIONS[args.action][1]
     return action(RunStore(outputs_dir()), args) or 0
 
 
-def _wanted(store: RunStore, args: argparse.Namespace, needs: Needs) -> list[RunRecord]:
+def _wanted(store: RunStore, args: Namespace, needs: Needs) -> list[RunRecord]:
     """The runs that are asked for; says so where there are none."""
     found = load(chosen(store, args.runs), needs, args.runs)
     records = narrowed(found, args.where)
@@ -113,14 +112,14 @@ def _wanted(store: RunStore, args: argparse.Namespace, needs: Needs) -> list[Run
     return records
 
 
-def _say_none(store: RunStore, args: argparse.Namespace) -> None:
+def _say_none(store: RunStore, args: Namespace) -> None:
     why = " match" if args.where else "; make one with: dpfl run"
     with contextlib.redirect_stdout(sys.stderr):  # no part of a table
         print(f"no runs in {outputs_dir()}{why}")
         _say_unfinished(store, args)
 
 
-def _say_unfinished(store: RunStore, args: argparse.Namespace) -> None:
+def _say_unfinished(store: RunStore, args: Namespace) -> None:
     """Where all runs were asked for: those too that have a checkpoint and no result yet."""
     new = (one for one in store.unfinished() if not (store.runs / one).exists())
     kept = [one for one in new if store.checkpoint_file(one).exists()]
@@ -134,7 +133,7 @@ def _say_unfinished(store: RunStore, args: argparse.Namespace) -> None:
 # --- the actions: each prints, and returns an exit code where it is not 0 -------------------------
 
 
-def _list(store: RunStore, args: argparse.Namespace) -> None:
+def _list(store: RunStore, args: Namespace) -> None:
     """Reads no more runs than are shown, unless what they hold decides which these are."""
     found = chosen(store, args.runs)
     content_decides = args.all or args.json or args.where or args.sort
@@ -159,7 +158,7 @@ def _list(store: RunStore, args: argparse.Namespace) -> None:
         )
 
 
-def _show(store: RunStore, args: argparse.Namespace) -> None:
+def _show(store: RunStore, args: Namespace) -> None:
     shown = []
     for record in _wanted(store, args, LEDGER):
         privacy = record.result["privacy"]
@@ -173,7 +172,7 @@ def _show(store: RunStore, args: argparse.Namespace) -> None:
         print(json.dumps(shown, indent=2))
 
 
-def _compare(store: RunStore, args: argparse.Namespace) -> None:
+def _compare(store: RunStore, args: Namespace) -> None:
     from dpfl_cli.cli.compare import plot_comparison  # imports pandas, as the next one does
 
     if records := _wanted(store, args, ROWS):
@@ -181,21 +180,21 @@ def _compare(store: RunStore, args: argparse.Namespace) -> None:
         print(plot_comparison(records, args.metric, args.output))
 
 
-def _table(store: RunStore, args: argparse.Namespace) -> None:
+def _table(store: RunStore, args: Namespace) -> None:
     from dpfl_cli.cli.compare import print_pivot
 
     if records := _wanted(store, args, ROWS):
         print_pivot(records, args.rows, args.cols, args.best, args.metric, args.form)
 
 
-def _verify(store: RunStore, args: argparse.Namespace) -> int:
+def _verify(store: RunStore, args: Namespace) -> int:
     records = narrowed(chosen(store, args.runs), args.where)
     whole = load(records, WHOLE)
     print(f"{len(whole)} of {len(records)} runs are whole")
     return EXIT_DAMAGED if len(whole) < len(records) else 0
 
 
-def _export(store: RunStore, args: argparse.Namespace) -> int:
+def _export(store: RunStore, args: Namespace) -> int:
     """Writes a row for every evaluated round, with the columns of all runs in the store; or the
     runs themselves.
 
@@ -213,7 +212,28 @@ def _export(store: RunStore, args: argparse.Namespace) -> int:
     if not ids:
         _say_none(store, args)
         return 0
-    payload = _payload(load(store.all(), ROWS) if args.runs else found, ids, kind)
+    import pandas as pd
+
+    records = load(store.all(), ROWS) if args.runs else found  # all have a say in the columns
+    frame = pd.DataFrame([row for record in records for row in _rounds(record)], dtype=object)
+    frame = frame.where(frame.notna(), None)[frame["run"].isin(ids)]
+    if kind == ".json":
+        payload = json.dumps(frame.to_dict("records"), indent=2).encode()
+    elif kind == ".csv":
+        payload = frame.map(cell_of).to_csv(index=False).encode()
+    else:
+        mixed = [
+            key
+            for key in frame.columns
+            if frame[key].map(lambda one: isinstance(one, str | list)).any()
+        ]
+        frame[mixed] = frame[mixed].map(cell_of)  # a column of a file has one type
+        try:
+            payload = frame.infer_objects().to_parquet(engine="pyarrow", index=False)
+        except ImportError as error:
+            raise ConfigError(
+                ".parquet needs pyarrow: pip install '.[parquet]' in dpfl's folder, or write .csv"
+            ) from error
     if path:
         write_output(path, payload)
         print(path)
@@ -222,7 +242,7 @@ def _export(store: RunStore, args: argparse.Namespace) -> int:
     return 0
 
 
-def _archive(store: RunStore, args: argparse.Namespace) -> int:
+def _archive(store: RunStore, args: Namespace) -> int:
     path: Path = args.archive
     if not path.name.endswith(".tar.xz"):
         raise ConfigError(f"{path}: an archive is a tar.xz; name it so, as runs.tar.xz")
@@ -240,7 +260,7 @@ def _archive(store: RunStore, args: argparse.Namespace) -> int:
     return EXIT_DAMAGED if len(whole) < len(found) else 0
 
 
-def _import(store: RunStore, args: argparse.Namespace) -> int:
+def _import(store: RunStore, args: Namespace) -> int:
     differ = False
     for file in args.files:
         taken = take(file, store)
@@ -265,35 +285,7 @@ def _rounds(record: RunRecord) -> list[dict[str, Any]]:
     return [{**about, **row} for row in record.rows]
 
 
-def _payload(records: list[RunRecord], ids: set[str], kind: str) -> bytes:
-    """The rounds of some of the runs, all of which have a say in the columns, as a file of this
-    suffix.
-    """
-    import pandas as pd
-
-    frame = pd.DataFrame([row for record in records for row in _rounds(record)], dtype=object)
-    frame = frame.where(frame.notna(), None)[frame["run"].isin(ids)]
-    if kind == ".json":
-        return json.dumps(frame.to_dict("records"), indent=2).encode()
-    if kind == ".csv":
-        return frame.map(cell_of).to_csv(index=False).encode()
-    mixed = [
-        key
-        for key in frame.columns
-        if frame[key].map(lambda one: isinstance(one, str | list)).any()
-    ]
-    frame[mixed] = frame[mixed].map(cell_of)  # a column of a file has one type
-    sink = io.BytesIO()
-    try:
-        frame.infer_objects().to_parquet(sink, engine="pyarrow", index=False)
-    except ImportError as error:
-        raise ConfigError(
-            ".parquet needs pyarrow: pip install '.[parquet]' in dpfl's folder, or write .csv"
-        ) from error
-    return sink.getvalue()
-
-
-def _prune(store: RunStore, args: argparse.Namespace) -> None:
+def _prune(store: RunStore, args: Namespace) -> None:
     asked = args.runs or args.where
     if args.unfinished:
         if asked:
@@ -334,7 +326,7 @@ def _prune(store: RunStore, args: argparse.Namespace) -> None:
         print("nothing was deleted; add --yes")
 
 
-ACTIONS: dict[str, tuple[str, Callable[[RunStore, argparse.Namespace], int | None]]] = {
+ACTIONS: dict[str, tuple[str, Callable[[RunStore, Namespace], int | None]]] = {
     "list": ("finished runs, the newest last", _list),
     "show": ("everything about some runs, as JSON", _show),
     "compare": ("runs side by side: what differs, metrics, epsilon, and their curves", _compare),

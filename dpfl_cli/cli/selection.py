@@ -37,6 +37,7 @@ COMPARED = {
 }
 
 
+Options = Mapping[str, Any]  # of a run, in plain values
 Needs = Callable[[RunRecord], object]  # reads of a run what must be whole
 
 
@@ -56,10 +57,7 @@ def row_of(record: RunRecord) -> dict[str, Any]:
         },
         **flat(config),
         **result["metrics"].get("last", {}),
-        "epsilon": result["privacy"]["epsilon"],
-        "delta": result["privacy"]["delta"],
-        "vacuous": result["privacy"]["vacuous"],
-        "guarantee": result["privacy"]["guarantee"],
+        **{name: result["privacy"][name] for name in ("epsilon", "delta", "vacuous", "guarantee")},
         "status": record.status,
     }
 
@@ -164,13 +162,15 @@ def narrowed(
             ]
             for value in values
         }
-        for value, these in kept.items():
-            if sign == "=" and several and "=" in value:
+        for value, these in kept.items() if sign == "=" else ():
+            if several and "=" in value:
                 raise ConfigError(
                     f"--where {condition}: {value!r} is no value; write --where (in Python another "
                     "item of the list) for each condition"
                 )
-            if sign == "=" and not any(these) and (number := _number(value)) is not None:
+            if any(these):
+                continue
+            if (number := _number(value)) is not None:
                 given = [row[key] for _, row in rows if isinstance(row.get(key), float)]
                 near = [one for one in given if math.isclose(one, number, rel_tol=1e-3)]
                 if near:
@@ -178,11 +178,11 @@ def narrowed(
                         f"--where {condition}: no run has {value}, but one {near[0]!r}; compare "
                         "it by > and <"
                     )
-            elif sign == "=" and not any(these):
+            else:
                 hint = nearest(value, {text_of(row[key]) for _, row in rows if key in row})
                 if hint.startswith("did you mean"):
                     raise ConfigError(f"--where {condition}: no run has {value}; {hint}")
-            if sign == "=" and len(values) > 1 and not any(these):
+            if len(values) > 1:
                 LOG.warning("--where %s: no run has %s", condition, value)
         rows = [row for row, *these in zip(rows, *kept.values(), strict=True) if met(these)]
         others = {text_of(row.get(key)) for _, row in rows if f"{key}.name" in row} - {*values}
@@ -202,7 +202,7 @@ def narrowed(
     return [record for record, _ in rows]
 
 
-def _names(row: Mapping[str, Any], key: str, wanted: str) -> list[Any]:
+def _names(row: Options, key: str, wanted: str) -> list[Any]:
     """What a run has of a key; of a choice its preset, the component behind that, and any preset of
     this component where none has the run's values or its name.
     """
@@ -245,7 +245,7 @@ def order(value: Any) -> tuple[bool, Any]:
 # --- what tells runs apart ------------------------------------------------------------------------
 
 
-def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(config: Options) -> dict[str, Any]:
     """What was chosen in a run, but for the seed: CHOICES by the names of their presets, then the
     dotted keys of its config. Runs with equal settings are repetitions of one another.
     """
@@ -267,7 +267,7 @@ def calibrated() -> set[str]:
     }
 
 
-def preset_name(group: str, chosen: Mapping[str, Any]) -> str:
+def preset_name(group: str, chosen: Options) -> str:
     """The option of a group whose values a run has: the same for equal runs, however they were
     asked for.
 
@@ -306,7 +306,7 @@ def _presets(group: str, component: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def repetitions(settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def repetitions(settings: Sequence[Options]) -> list[list[int]]:
     """The numbers of the runs that differ by the seed alone, together."""
     groups: dict[str, list[int]] = {}
     for number, one in enumerate(settings):
@@ -314,7 +314,7 @@ def repetitions(settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return list(groups.values())
 
 
-def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def varying(settings: Sequence[Options]) -> list[str]:
     """The keys in which runs differ. CHOICES come first, and what only follows from a choice (the
     parameters of another algorithm, say) is left out, unless it is a number that all runs have or
     says what an epsilon means.

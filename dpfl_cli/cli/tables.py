@@ -3,7 +3,7 @@
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -23,6 +23,14 @@ Report = dict[str, Any]  # on the privacy of a run, of its result.json
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 CELL = 40  # letters of a reason that a cell can hold
 METRICS = 3  # of SHOWN, the first that the runs have
+BELOW = {  # key of reports -> how each of its texts is told once, of which runs where they differ
+    "participation": "Participation{}: {}.",
+    "batches": "Batches{}: {}.",
+    "stopped": "Stopped{} {}.",
+    "calibration": "Noise{} by {}.",
+    "guarantee": "Guarantee{}: {}.",
+    "epsilon_reason": "No epsilon{}: {}.",
+}
 
 
 def wide_console(stderr: bool = False) -> Console:
@@ -149,36 +157,28 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
 def privacy_of(records: Sequence[RunRecord]) -> list[str]:
     """What stands below every table of runs: whose epsilon it is, and by what."""
     reports = [record.result["privacy"] for record in records]
-    return [
-        _caption(reports),
-        *_each(reports, "participation", "Participation", ": "),
-        *_each(reports, "batches", "Batches", ": "),
-        *_each(reports, "stopped", "Stopped", " "),
-        *_each(reports, "calibration", "Noise", " by "),
-        *_each(reports, "guarantee", "Guarantee", ": "),
-        *_each([_long(one) for one in reports], "epsilon_reason", "No epsilon", ": "),
-        *_of_models(records),
-    ]
-
-
-def _long(report: Report) -> Report:
-    """Why there is no epsilon, where that does not fit into a cell."""
-    reason = report.get("epsilon_reason") or ""
-    return {"epsilon_reason": reason.removesuffix(".")} if len(reason) > CELL else {}
-
-
-def _of_models(records: Sequence[RunRecord]) -> list[str]:
-    """Where a model was kept under a guarantee: who can take the noise off it, and where it is said
-    what is not covered.
-    """
+    told = [{**report, "epsilon_reason": _long(report)} for report in reports]
+    lines = [_caption(reports)]
+    for key, form in BELOW.items():
+        for text, count in Counter(report[key] for report in told if report.get(key)).items():
+            of = "" if count == len(told) else f" of {count} of {len(told)} runs"
+            lines.append(form.format(of, text))
+    # where a model was kept under a guarantee: who can take the noise off it, and where it is said
+    # what is not covered
     private = [one for one in records if one.result["privacy"]["trust"] != "none"]
     kept = [one for one in private if MODEL in one.result["files"]]
-    lines = [f"Not covered: see `dpfl account {one.id}`." for one in kept[:1]]
+    lines += [f"Not covered: see `dpfl account {one.id}`." for one in kept[:1]]
     if any(one.config["dp"].get("noise") == "seeded" for one in kept):
         lines.append(
             "Noise is of the seed: whoever knows it can take it off; dp.noise=secret to publish."
         )
     return lines
+
+
+def _long(report: Report) -> str:
+    """Why there is no epsilon, where that does not fit into a cell; else empty."""
+    reason = report.get("epsilon_reason") or ""
+    return reason.removesuffix(".") if len(reason) > CELL else ""
 
 
 def epsilons_of(reports: Sequence[Report]) -> str:
@@ -199,6 +199,8 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
     names = short_names(swept, ["run", *COMMON, "epsilon", *metrics])
     rows: list[TextRow] = []
     for chosen, result, values in zip(settings, results, last, strict=True):
+        # null in a result is a value that was not finite
+        shown = {k: "not finite" if v is None else f"{v:.4g}" for k, v in values.items()}
         standin = " (stand-in)" if result["data"]["source"] == "standin" else ""
         rows.append(
             {
@@ -208,7 +210,7 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
                 "dataset": chosen["dataset"] + standin,
                 **{name: cell_of(chosen.get(key)) for key, name in names.items()},
                 "seed": str(result["seed"]),
-                **{name: _metric(values, name) for name in metrics},
+                **{name: shown.get(name, "") for name in metrics},
                 "epsilon": "none" if _long(result["privacy"]) else epsilon_text(result["privacy"]),
                 "delta": f"{result['privacy']['delta']:g}",
                 "status": result["status"],
@@ -229,14 +231,6 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
         mean |= {"epsilon": epsilon, "seeds": str(len(group))}
         means.append({name: mean[name] for name in mean if name not in ("run", "seed", "status")})
     return rows, means if len(means) < len(rows) else []
-
-
-def _metric(last: Mapping[str, float | None], name: str) -> str:
-    """The last value of a metric; null in a result is one that was not finite."""
-    if name not in last:
-        return ""
-    value = last[name]
-    return "not finite" if value is None else f"{value:.4g}"
 
 
 def mean_text(values: Sequence[float], runs: int) -> str:
@@ -265,15 +259,3 @@ def _caption(reports: Sequence[Report]) -> str:
     ends = " to ".join(map(str, sorted({min(counts), max(counts)})))
     parts.append(f"{ends} release{'' if ends == '1' else 's'}")
     return f"epsilon: {', '.join(parts)}; tuning not included"
-
-
-def _each(reports: Sequence[Report], key: str, word: str, joint: str) -> list[str]:
-    """Each text that reports have under a key, once, with the number of its runs where they
-    differ.
-    """
-    counts = Counter(report[key] for report in reports if key in report)
-    return [
-        f"{word}{'' if count == len(reports) else f' of {count} of {len(reports)} runs'}"
-        f"{joint}{text}."
-        for text, count in counts.items()
-    ]

@@ -22,7 +22,7 @@ from dpfl_cli.privacy.client_values import (
     own_values,
     refuse_watchers,
 )
-from dpfl_cli.privacy.draws import Batch, Cohort, FreshLaw, drawn_batch, epoch, excess, records_of
+from dpfl_cli.privacy.draws import Batch, Cohort, FreshLaw, drawn_batches, excess, records_of
 from dpfl_cli.privacy.record_bounds import Constant, Side, joined_side, number_mean, solved_mean
 
 BATCHES = "a batch is drawn by Round.batch, or public record numbers [runs, clients, b]"
@@ -119,17 +119,17 @@ class ClientSide:
         size: int,
         law: FreshLaw = "subset",
     ) -> Batch:
-        """As `draws.drawn_batch`, of the clients' records."""
+        """As `draws.drawn_batches`, of the clients' records."""
         held, device = self.__objective.held, self.device
         if self.__cohort is not None:  # rows of nobody draw records that are not there
             held = np.where(held, held, size)
-        return drawn_batch(streams, stream, numbers, held, size, device, law)
+        return drawn_batches(streams, stream, numbers, held, size, device, law)[0]
 
     def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
-        """As `draws.epoch`, of the clients' records."""
+        """As `draws.drawn_batches` of the law "part", of the clients' records."""
         held, device = self.__objective.held, self.device
         self._refuse_counted("Round.epoch: how many batches there are")
-        return epoch(streams, stream, numbers, held, size, device)
+        return drawn_batches(streams, stream, numbers, held, size, device, "part")
 
     def initial(self, streams: Streams) -> Tensor:
         """As `Objective.initial`."""

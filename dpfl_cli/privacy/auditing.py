@@ -7,7 +7,6 @@ scores.
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
@@ -18,7 +17,6 @@ from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
 
 MOST = 100.0  # no bound on epsilon or mu is looked for above
 GUESSED = 0.1  # the share of canaries that the one-run adversary guesses: the extreme scores
-Blow = Callable[[float], float]
 
 
 def gaussian_bound(scores: np.ndarray, sides: np.ndarray, delta: float, confidence: float) -> float:
@@ -58,35 +56,29 @@ def threshold_bound(
     half = len(scores) // 2
     thresholds = np.unique(np.quantile(scores[:half], np.linspace(0.002, 0.998, 250)))
     error, best = (1 - confidence) / 2, (-math.inf, 0.0)  # known on the first half, found after
+
+    def gains(some: slice, thresholds: np.ndarray, above: bool) -> np.ndarray:
+        """[n] ln((p - delta) / q) of the tests `score > threshold` for True, or, not `above`,
+        `score <= threshold` for False, the rates p and q of being right and of false alarms bounded
+        from below and from above; -inf where nothing follows.
+        """
+        both = (scores[some][sides[some] == side] for side in (above, not above))
+        present, absent = map(np.sort, both)
+        hits, alarms = (side.searchsorted(thresholds, side="right") for side in (present, absent))
+        if above:
+            hits, alarms = len(present) - hits, len(absent) - alarms
+        right = betaincinv(np.maximum(hits, 1), len(present) - hits + 1, error)
+        lower = np.where(hits > 0, right, 0.0)
+        rest = len(absent) - alarms
+        upper = np.where(rest > 0, betaincinv(alarms + 1, np.maximum(rest, 1), 1 - error), 1.0)
+        gain = np.maximum(lower - delta, 0.0) / upper
+        return np.log(gain, out=np.full_like(gain, -np.inf), where=gain > 0)
+
     for above in (True, False):
-        known = _of_rates(scores[:half], sides[:half], thresholds, above, delta, error)
-        chosen = thresholds[[known.argmax()]]
-        (after,) = _of_rates(scores[half:], sides[half:], chosen, above, delta, error)
+        known = gains(slice(half), thresholds, above)
+        (after,) = gains(slice(half, None), thresholds[[known.argmax()]], above)
         best = max(best, (known.max(), float(after)))
     return max(best[1], 0.0)
-
-
-def _of_rates(
-    scores: np.ndarray,
-    sides: np.ndarray,
-    thresholds: np.ndarray,
-    above: bool,
-    delta: float,
-    error: float,
-) -> np.ndarray:
-    """[n] ln((p - delta) / q) of the tests `score > threshold` for True, or, not `above`,
-    `score <= threshold` for False, the rates p and q of being right and of false alarms bounded
-    from below and from above; -inf where nothing follows.
-    """
-    present, absent = (np.sort(scores[sides == side]) for side in (above, not above))
-    hits, alarms = (side.searchsorted(thresholds, side="right") for side in (present, absent))
-    if above:
-        hits, alarms = len(present) - hits, len(absent) - alarms
-    lower = np.where(hits > 0, betaincinv(np.maximum(hits, 1), len(present) - hits + 1, error), 0.0)
-    rest = len(absent) - alarms
-    upper = np.where(rest > 0, betaincinv(alarms + 1, np.maximum(rest, 1), 1 - error), 1.0)
-    gain = np.maximum(lower - delta, 0.0) / upper
-    return np.log(gain, out=np.full_like(gain, -np.inf), where=gain > 0)
 
 
 def one_run_bound(
@@ -104,13 +96,39 @@ def one_run_bound(
       gaussian: whether the mechanism is known to be Gaussian DP, whose f is that of mu; else f is
         that of (epsilon, delta)-DP.
     """
-    each = max(int(len(scores) * GUESSED / 2), 1)
+    canaries, each = len(scores), max(int(len(scores) * GUESSED / 2), 1)
     order = np.argsort(scores)
     right = int((~sides[order[:each]]).sum() + sides[order[-each:]].sum())
-    family = _gaussian_curve if gaussian else _approximate_curve
+
+    def least(event: float, parameter: float) -> float:
+        """What an event of this probability keeps at least on the other side, 1 - f's inverse: of
+        mu Phi(Phi^-1(x) - mu), of epsilon max(0, e^-eps (x - delta), 1 - delta - e^eps (1 - x)).
+        """
+        if gaussian:
+            return float(ndtr(ndtri(min(event, 1.0)) - parameter))
+        grown = math.exp(parameter)
+        return max(0.0, (event - delta) / grown, 1 - delta - grown * (1 - min(event, 1.0)))
 
     def plausible(parameter: float) -> bool:
-        return may_guess(family(parameter, delta), len(scores), 2 * each, right, 1 - confidence)
+        """Whether an adversary may be right in at least `right` of its guesses with probability
+        1 - confidence, under f-DP.
+
+        Let p_i be the probability of i right guesses of c, r_i = sum_{j >= i} (j / m) p_j and h_i =
+        sum_{j >= i} ((c - j) / m) p_j: that a canary picked at random is guessed rightly (wrongly),
+        and at least i are right. Changing its side costs as f says: h_{i-1} is at least what f
+        leaves of r_i. From the tail that is supposed, with all of it at `right`, follow the
+        smallest r_0 + h_0, which is c / m of all probability: if it is more, so likely a tail
+        cannot be.
+        """
+        guesses, chance = 2 * each, 1 - confidence
+        sure, wrong = chance * right / canaries, chance * (guesses - right) / canaries
+        for i in range(right - 1, -1, -1):
+            before = wrong
+            wrong = max(wrong, least(sure, parameter))
+            sure += i / (guesses - i) * (wrong - before)
+            if sure + wrong > guesses / canaries:  # neither ever falls
+                return False
+        return True
 
     if plausible(0.0):
         return 0.0
@@ -119,40 +137,3 @@ def one_run_bound(
         middle = (low + high) / 2
         low, high = (low, middle) if plausible(middle) else (middle, high)
     return gaussian_epsilon(low, delta) if gaussian else low
-
-
-def may_guess(least: Blow, canaries: int, guesses: int, right: int, chance: float) -> bool:
-    """Whether an adversary may be right in at least `right` of its guesses with probability
-    `chance`, under f-DP.
-
-    Let p_i be the probability of i right guesses of c, r_i = sum_{j >= i} (j / m) p_j and h_i =
-    sum_{j >= i} ((c - j) / m) p_j: that a canary picked at random is guessed rightly (wrongly), and
-    at least i are right. Changing its side costs as f says: h_{i-1} is at least what f leaves of
-    r_i. From the tail that is supposed, with all of it at `right`, follow the smallest r_0 + h_0,
-    which is c / m of all probability: if it is more, so likely a tail cannot be.
-
-    Args:
-      least: probability of an event -> the least that it can have on the other side, 1 - f's
-        inverse.
-    """
-    sure, wrong = chance * right / canaries, chance * (guesses - right) / canaries
-    for i in range(right - 1, -1, -1):
-        before = wrong
-        wrong = max(wrong, least(sure))
-        sure += i / (guesses - i) * (wrong - before)
-        if sure + wrong > guesses / canaries:  # neither ever falls
-            return False
-    return True
-
-
-def _gaussian_curve(mu: float, _: float) -> Blow:
-    """An event of probability x keeps at least Phi(Phi^-1(x) - mu) on the other side."""
-    return lambda x: float(ndtr(ndtri(min(x, 1.0)) - mu))
-
-
-def _approximate_curve(epsilon: float, delta: float) -> Blow:
-    """An event of probability x keeps at least max(0, e^-eps (x - delta), 1 - delta - e^eps (1 -
-    x)).
-    """
-    grown = math.exp(epsilon)
-    return lambda x: max(0.0, (x - delta) / grown, 1 - delta - grown * (1 - min(x, 1.0)))

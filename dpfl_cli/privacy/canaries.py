@@ -45,51 +45,58 @@ class Canaries:
     def mechanism(self, target: type[Mechanism]) -> type[Mechanism]:
         """A mechanism as it is, but that canaries are put into what it releases."""
 
-        def released(self_: Mechanism, call: Call) -> Release:
-            return self._scored(target, self_, call)
+        def released(mechanism: Mechanism, call: Call) -> Release:
+            """The release of contributions with the canaries among them."""
+            values, spec, setup = call.values, call.spec, mechanism._site.setup
+            row, there = self._places(call)
+            drawn = values.cohort is not None or values.batch is not None
+            inside = values.checked().clone()
+            if drawn:
+                inside.zero_()
+            first = inside[..., 0] if values.is_vector else inside  # [R, M], shared with `inside`
+            runs = torch.arange(len(row))
+            if values.unit == "client":
+                inside[runs, row] = 0.0
+            others = first.double().clone()
+            low, high = self._amounts(values, row, setup.relation)
+            planted = torch.where(there, torch.where(self.sides, high, low), 0.0)
+            first[runs, row] += planted.to(first.dtype)
+            found = target._released(mechanism, call._replace(values=claimed(values, inside)))
+
+            numbers = found.received[..., 0] if values.is_vector else found.received
+            if numbers.dim() == 2:
+                seen, known, share = numbers[runs, row], others[runs, row], 1.0
+            else:
+                share = 1 / setup.cohort
+                seen, known = numbers, others.sum(dim=1) * share
+            rest = seen.double() - known
+            rate = 1.0
+            if values.cohort is not None:
+                rate = values.cohort.sampling.rate
+            elif isinstance(values.batch, Batch):
+                rate = values.batch.size / setup.fewest()
+            self.gaussian &= not drawn and found.noise_std is not None
+            score = rest
+            if found.noise_std is not None:
+                # ln((1 - q) + q phi(x - a) / phi(x)) of either side, where the canary puts a into
+                # what is left with probability q
+                variance = _of_row(found.noise_std, row).square()
+                above, below = (
+                    (amount * rest - amount.square() / 2) / variance
+                    for amount in (high * share, low * share)
+                )
+                if rate < 1:
+                    away = torch.log1p(torch.tensor(-rate, dtype=torch.float64))
+                    above, below = (
+                        torch.logaddexp(away, one + np.log(rate)) for one in (above, below)
+                    )
+                score = above - below
+            log = mechanism._site.ledger.logs[spec.name]
+            charged = torch.from_numpy(log.latest == call.address // spec.per_round)
+            self.scores += torch.where(charged, score, 0.0)
+            return found
 
         return type(f"Audited{target.__name__}", (target,), {"_released": released})
-
-    def _scored(self, target: type[Mechanism], mechanism: Mechanism, call: Call) -> Release:
-        """The release of contributions with the canaries among them."""
-        values, spec, setup = call.values, call.spec, mechanism._site.setup
-        row, there = self._places(call)
-        drawn = values.cohort is not None or values.batch is not None
-        inside = values.checked().clone()
-        if drawn:
-            inside.zero_()
-        first = inside[..., 0] if values.is_vector else inside  # [R, M], shared with `inside`
-        runs = torch.arange(len(row))
-        if values.unit == "client":
-            inside[runs, row] = 0.0
-        others = first.double().clone()
-        low, high = self._amounts(values, row, setup.relation)
-        planted = torch.where(there, torch.where(self.sides, high, low), 0.0)
-        first[runs, row] += planted.to(first.dtype)
-        found = target._released(mechanism, call._replace(values=claimed(values, inside)))
-
-        numbers = found.received[..., 0] if values.is_vector else found.received
-        if numbers.dim() == 2:
-            seen, known, share = numbers[runs, row], others[runs, row], 1.0
-        else:
-            share = 1 / setup.cohort
-            seen, known = numbers, others.sum(dim=1) * share
-        rest = seen.double() - known
-        rate = 1.0
-        if values.cohort is not None:
-            rate = values.cohort.sampling.rate
-        elif isinstance(values.batch, Batch):
-            rate = values.batch.size / setup.fewest()
-        self.gaussian &= not drawn and found.noise_std is not None
-        score = rest
-        if found.noise_std is not None:
-            std = _of_row(found.noise_std, row)
-            above, below = (_log_density(rest, one * share, std, rate) for one in (high, low))
-            score = above - below
-        log = mechanism._site.ledger.logs[spec.name]
-        charged = torch.from_numpy(log.latest == call.address // spec.per_round)
-        self.scores += torch.where(charged, score, 0.0)
-        return found
 
     def _places(self, call: Call) -> tuple[Tensor, Tensor]:
         """[R] the row of the canary's client, and whether the canary takes part."""
@@ -126,14 +133,3 @@ def _of_row(numbers: Tensor, row: Tensor) -> Tensor:
     """[R] float64 of numbers [R], or [R, M] where clients differ."""
     found = numbers if numbers.dim() == 1 else numbers[torch.arange(len(row)), row]
     return found.double()
-
-
-def _log_density(rest: Tensor, amount: Tensor, std: Tensor, rate: float) -> Tensor:
-    """ln((1 - q) + q phi(x - a) / phi(x)) of what is left of a release, where the canary puts a
-    into it with probability q.
-    """
-    ratio = (amount * rest - amount.square() / 2) / std.square()
-    if rate >= 1:
-        return ratio
-    away = torch.log1p(torch.tensor(-rate, dtype=torch.float64))
-    return torch.logaddexp(away, ratio + np.log(rate))

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.privacy.bounded import Bounded, per_run
-from dpfl_cli.privacy.client_values import (
-    ClientValues,
-    Diagnostic,
-    diagnostic,
-    opened,
-)
+from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, diagnostic, opened
 from dpfl_cli.privacy.draws import among
 
 _AT_THE_BOUND = 1 - 1e-4  # clipping leaves a norm of C up to rounding, also in float32

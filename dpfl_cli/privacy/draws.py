@@ -185,83 +185,69 @@ def excess(batch: Batch | Tensor | None) -> float:
     return records_of(batch).shape[-1] / batch.size
 
 
-def drawn_batch(
+def drawn_batches(
     streams: Streams,
     stream: str,
     numbers: np.ndarray,
     held: np.ndarray,
     size: int,
     device: torch.device,
-    law: FreshLaw = "subset",
-) -> Batch:
-    """A fresh batch of every client's records, from an address of a stream.
+    law: BatchLaw = "subset",
+) -> list[Batch]:
+    """A fresh batch of every client's records, from an address of a stream; of the law "part" the
+    disjoint ones of a random order, as many as the smallest client fills.
 
     Args:
       numbers: [R] addresses.
       held: [R, M] number of records m of every client, at least b but for "repeats".
       law: "poisson" takes each record with the probability b / m.
     """
-    streams, clients = _of_batches(streams, stream), held.shape[1]
+    if type(streams) is not MethodStreams:
+        raise PrivacyError(
+            "batches are drawn from the run's own streams, which nobody else knows: use Round.batch"
+        )
+    streams, clients = streams._of_batches(stream), held.shape[1]
+
+    def for_each() -> Tensor:
+        """[R, M, m] a uniform number for every record of every client; 2 where there is none."""
+        widths = held.max(axis=1)
+        most, draws = int(widths.max()), torch.zeros((), device=device)
+        for width in np.unique(widths).tolist():  # a run's own, whoever is stacked with it
+            part = streams.uniform(stream, numbers, clients, width, device=device)
+            mine = on_device(widths == width, part.device).reshape(-1, 1, 1)
+            draws = torch.where(mine, pad(part, (0, most - width)), draws)
+        absent = torch.arange(most) >= torch.from_numpy(held).unsqueeze(-1)
+        return draws.masked_fill(on_device(absent, device), 2.0)
+
     if law == "poisson":
         if held.min() < size:
             raise ConfigError(
                 f"{stream}: {size} records on average are more than a client holds; take fewer, or "
                 "deal the clients more records"
             )
-        draws = _of_records(streams, stream, numbers, held, device)
+        draws = for_each()
         found = draws < on_device(size / held, device).unsqueeze(-1)
         rows, counted = Sampling("poisson", size, sys.maxsize).rows, found.cumsum(dim=-1)
         # those who are not in, or beyond the last row, go into one more, which is cut off
         places = torch.where(found & (counted <= rows), counted - 1, rows)
         every = torch.arange(found.shape[-1], device=found.device).expand_as(places)
         records = places.new_full((*held.shape, rows + 1), NOBODY)
-        records = records.scatter_(-1, places, every)[..., :rows].contiguous()
+        pieces = [records.scatter_(-1, places, every)[..., :rows].contiguous()]
     elif law == "repeats":
         draws = streams.uniform(stream, numbers, clients, size, device=device)
-        records = (draws * on_device(held, device).unsqueeze(-1)).long()
+        pieces = [(draws * on_device(held, device).unsqueeze(-1)).long()]
+    elif law == "part":
+        parts = int(held.min()) // size
+        order = for_each().argsort(dim=-1)[..., : parts * size]
+        # ascending within a part, as subsets are
+        pieces = [*order.unflatten(-1, (parts, size)).sort(dim=-1).values.unbind(dim=2)]
     else:
-        records = streams.subset(stream, numbers, clients, held, size, device)
-    return Batch(law, size, stream, numbers.copy(), records, maker=_MAKER)
-
-
-def epoch(
-    streams: Streams,
-    stream: str,
-    numbers: np.ndarray,
-    held: np.ndarray,
-    size: int,
-    device: torch.device,
-) -> list[Batch]:
-    """The disjoint batches of a random order of every client's records, as `drawn_batch`; as many
-    as the smallest client fills.
-    """
-    streams, parts = _of_batches(streams, stream), int(held.min()) // size
-    order = _of_records(streams, stream, numbers, held, device).argsort(dim=-1)[..., : parts * size]
-    # ascending within a part, as subsets are
-    pieces = order.unflatten(-1, (parts, size)).sort(dim=-1).values.unbind(dim=2)
+        pieces = [streams.subset(stream, numbers, clients, held, size, device)]
     own = numbers.copy()
     return [
-        Batch("part", size, stream, own, records, number, maker=_MAKER)
-        for number, records in enumerate(pieces)
+        Batch(law, size, stream, own, records, part, maker=_MAKER)
+        for part, records in enumerate(pieces)
     ]
-
-
-def _of_records(
-    streams: Streams,
-    stream: str,
-    numbers: np.ndarray,
-    held: np.ndarray,
-    device: torch.device,
-) -> Tensor:
-    """[R, M, m] a uniform number for every record of every client; 2 where there is none."""
-    widths = held.max(axis=1)
-    most, draws = int(widths.max()), torch.zeros((), device=device)
-    for width in np.unique(widths).tolist():  # a run's own, whoever is stacked with it
-        part = streams.uniform(stream, numbers, held.shape[1], width, device=device)
-        mine = on_device(widths == width, part.device).reshape(-1, 1, 1)
-        draws = torch.where(mine, pad(part, (0, most - width)), draws)
-    absent = torch.arange(most) >= torch.from_numpy(held).unsqueeze(-1)
-    return draws.masked_fill(on_device(absent, device), 2.0)
 
 
 # --- the streams of methods -----------------------------------------------------------------------
@@ -326,12 +312,3 @@ class MethodStreams(Streams):
                 "know their records: take another name"
             )
         return name
-
-
-def _of_batches(streams: Streams, name: str) -> Streams:
-    """The streams that batches are drawn from; a PrivacyError where they are not the run's own."""
-    if type(streams) is not MethodStreams:
-        raise PrivacyError(
-            "batches are drawn from the run's own streams, which nobody else knows: use Round.batch"
-        )
-    return streams._of_batches(name)

@@ -4,7 +4,7 @@ together.
 
 import math
 from collections import defaultdict
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,11 +13,7 @@ from dpfl_cli.privacy.accountants import Accountant
 from dpfl_cli.privacy.kinds import Gaussian
 from dpfl_cli.privacy.ledger import Entries
 
-
-@cache
-def _quadrature() -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(20)
-    return (nodes + 1) / 2, weights / 2
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def gaussian_log_delta(mu: float, excess: float) -> float:
@@ -35,17 +31,16 @@ def gaussian_log_delta(mu: float, excess: float) -> float:
     """
     from scipy.special import erfcx, ndtr
 
-    s = excess - mu / 2
+    s, root = excess - mu / 2, math.sqrt(2)
     mills = math.sqrt(math.pi / 2)
     if mu <= 1:
-        nodes, weights = _quadrature()
-        t = s + mu * nodes
-        difference = mu * (weights @ (1 - t * mills * erfcx(t / math.sqrt(2))))
+        t = s + mu * ((_NODES + 1) / 2)
+        difference = mu * (_WEIGHTS / 2 @ (1 - t * mills * erfcx(t / root)))
     elif s >= 0:
-        difference = mills * (erfcx(s / math.sqrt(2)) - erfcx((s + mu) / math.sqrt(2)))
+        difference = mills * (erfcx(s / root) - erfcx((s + mu) / root))
     else:
         density = math.exp(-s * s / 2) / math.sqrt(2 * math.pi)
-        return math.log(ndtr(-s) - density * mills * erfcx((s + mu) / math.sqrt(2)))
+        return math.log(ndtr(-s) - density * mills * erfcx((s + mu) / root))
     return -s * s / 2 - math.log(2 * math.pi) / 2 + math.log(difference)
 
 

@@ -27,17 +27,19 @@ Shape = Literal["vector", "scalar", "matrix"]
 Fields = dict[str, Any]  # of an entry, in JSON
 
 
-def check_rate(name: str, rate: float | None, batch: str) -> None:
-    """Refuses a rate that is no share, and a law of batches by which none is priced."""
-    if rate is not None and not 0 < rate <= 1:
+def check_rate(one: Any) -> None:
+    """Refuses an entry, or a declaration, with a rate that is no share, or a law of batches by
+    which none is priced.
+    """
+    if one.rate is not None and not 0 < one.rate <= 1:
         raise PrivacyError(
-            f"release {name}: rate={rate:g} is no share of records, or of clients: give one above "
-            "0 and up to 1, or None"
+            f"release {one.name}: rate={one.rate:g} is no share of records, or of clients: give "
+            "one above 0 and up to 1, or None"
         )
     known = get_args(HidingLaw)
-    if batch not in known:
+    if one.batch not in known:
         raise PrivacyError(
-            f"release {name}: batch={batch!r}: batches are priced by {', '.join(known)}"
+            f"release {one.name}: batch={one.batch!r}: batches are priced by {', '.join(known)}"
         )
 
 
@@ -100,7 +102,7 @@ class LedgerEntry:
     form: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        check_rate(self.name, self.rate, self.batch)
+        check_rate(self)
         if isinstance(self.parameter, tuple) and len(self.parameter) != self.count:
             raise PrivacyError(
                 f"release {self.name}: {len(self.parameter)} parameters for {self.count} releases"
@@ -261,10 +263,8 @@ class ReleaseLog:
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(self.parameters.shape, np.int32)
-        self.floats = np.zeros(len(self.parameters), np.int64)
-        self.latest = np.zeros(len(self.parameters), np.int64)
         self._runs = np.arange(len(self.parameters))
-        self._last: tuple[torch.dtype, int] | None = None
+        self.floats, self.latest = np.zeros((2, len(self._runs)), np.int64)
         self._range: tuple[Tensor, Tensor] | None = None  # smallest and largest sensitivity [R]
 
     def known(self, rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -280,8 +280,6 @@ class ReleaseLog:
           dtype, length: of a contribution.
           started: what the runs had released before they went on.
         """
-        if self._last == (dtype, length):
-            return
         form = f"{str(dtype).removeprefix('torch.')}[{length}]"
         if self.form is None:
             before = {
@@ -293,7 +291,6 @@ class ReleaseLog:
                 f"release '{self.entry.name}' is {form}, and was {self.form} before: noise would "
                 "be used twice; declare a release of its own for each length, in one type of number"
             )
-        self._last = dtype, length
 
     def charge(self, rounds: np.ndarray, charged: np.ndarray, largest: Tensor, size: int) -> None:
         """One release, for the runs of the mask `charged` [R].

@@ -18,11 +18,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import Bounded, per_run
-from dpfl_cli.privacy.client_values import (
-    client_values,
-    of_cohort,
-    refuse_watchers,
-)
+from dpfl_cli.privacy.client_values import client_values, of_cohort, refuse_watchers
 from dpfl_cli.privacy.draws import STREAM, MethodStreams, among
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog, Scope
 from dpfl_cli.privacy.releases import Provenance, Release, ReleaseSpec, Setup, Trust

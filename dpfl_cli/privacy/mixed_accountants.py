@@ -3,7 +3,6 @@ DP, basic composition of pure DP, and privacy loss distributions, composed by dp
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -49,46 +48,28 @@ def poisson_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
     return np.array(found)
 
 
-def _poisson_rdp(entry: LedgerEntry, levels: Iterable[tuple[float, int]]) -> np.ndarray:
-    """Of all releases of an entry, at ORDERS: clients, or records, drawn by a Poisson law.
+def _drawn_rdp(entry: LedgerEntry) -> np.ndarray:
+    """Of all releases of an entry, at ORDERS: clients, or records, drawn by a Poisson law; or a
+    uniform subset of them, under replace_one.
 
-    Args:
-      levels: of noise, and how many releases have each.
-    """
-    rate = entry.rate or 1.0
-    return sum((n * poisson_rdp(ORDERS, rate, z) for z, n in levels), np.zeros(len(ORDERS)))
-
-
-def _subset_rdp(entry: LedgerEntry) -> np.ndarray:
-    """Of all releases of an entry, at ORDERS: a uniform subset of clients or records, under
-    replace_one.
+    A level of noise takes tens of milliseconds, but for Poisson cohorts. Of more than
+    `MOST_LEVELS`, each counts as one up to `STEP` below it, which costs more: by powers of `STEP`
+    from the first, which neither later releases move nor a common factor.
     """
     rate, total = entry.rate or 1.0, np.zeros(len(ORDERS))
-    for z, count in _few_levels(entry):
-        each = [without_replacement_rdp(a, rate, z, theorem=27) for a in ORDERS]
-        total += count * np.array(each)
-    return total
-
-
-def _batches_rdp(entry: LedgerEntry) -> np.ndarray:
-    """Of all releases of an entry, at ORDERS: batches of records."""
-    if entry.batch == "subset":
-        return _subset_rdp(entry)
-    return _poisson_rdp(entry, _few_levels(entry))
-
-
-def _few_levels(entry: LedgerEntry) -> Iterator[tuple[float, int]]:
-    """Levels of noise, each of which takes tens of milliseconds, and how many releases have them.
-    Of more than `MOST_LEVELS`, each counts as one up to `STEP` below it, which costs more: by
-    powers of `STEP` from the first, which neither later releases move nor a common factor.
-    """
+    cohorts = entry.law == "poisson"
     levels, first = entry.levels(), float(entry.parameters()[0])
     for z, count in levels.items():
         taken = z
-        if len(levels) > MOST_LEVELS:
+        if len(levels) > MOST_LEVELS and not cohorts:
             power = math.floor(math.log(z / first, STEP) + 1e-9)  # on a step it stays there
             taken = min(z, first * STEP**power)
-        yield taken, count
+        if cohorts or (entry.law == "full" and entry.batch == "poisson"):
+            total += count * poisson_rdp(ORDERS, rate, taken)
+        else:
+            each = [without_replacement_rdp(a, rate, taken, theorem=27) for a in ORDERS]
+            total += count * np.array(each)
+    return total
 
 
 class RdpSettings(Settings):
@@ -137,10 +118,7 @@ class RdpAccountant(Accountant):
         if entries[0].law in self.amplifies:
             from dp_accounting.rdp import compute_epsilon
 
-            only = entries[0]
-            poisson = only.law == "poisson"
-            total = _poisson_rdp(only, only.levels().items()) if poisson else _subset_rdp(only)
-            return float(compute_epsilon(ORDERS, total, delta)[0])
+            return float(compute_epsilon(ORDERS, _drawn_rdp(entries[0]), delta)[0])
         groups = by_kind(entries)
         if all(kind.rho(own) == 0 for kind, own in groups.items()):
             return 0.0
@@ -152,15 +130,21 @@ class RdpAccountant(Accountant):
                 return total - np.log1p(1 / excess) - toll
             return total - math.log(delta) / excess
 
-        def epsilon_of(excess: np.ndarray) -> np.ndarray:
-            return converted(_renyi(entries, excess), excess)
-
-        best = _smallest_over_orders(epsilon_of)
+        # over orders 1 + x, x from 1e-9 to 1e18: a grid in ln x, refined around its smallest value.
+        # Every order gives a valid bound: the accuracy of the search is a matter of tightness only
+        best, low, high, points = math.inf, math.log(1e-9), math.log(1e18), 2500
+        for _ in range(4):
+            grid = np.linspace(low, high, points)
+            values = converted(_renyi(entries, np.exp(grid)), np.exp(grid))
+            at = int(np.argmin(values))
+            best = min(best, float(values[at]))
+            low, high = float(grid[max(at - 1, 0)]), float(grid[min(at + 1, points - 1)])
+            points = 60
         of_batches = [one for one in entries if one.rate is not None]
         if of_batches:
             excess = np.array(ORDERS) - 1.0
             total = _renyi([one for one in entries if one not in of_batches], excess)
-            total += sum(map(_batches_rdp, of_batches))
+            total += sum(map(_drawn_rdp, of_batches))
             best = min(best, float(converted(total, excess).min()))
         return max(0.0, best)
 
@@ -169,23 +153,6 @@ def _renyi(entries: Entries, excess: np.ndarray) -> np.ndarray:
     """Renyi divergence of releases at orders 1 + excess, added up."""
     kinds = by_kind(entries).items()
     return sum((kind.renyi(own, excess) for kind, own in kinds), np.zeros_like(excess))
-
-
-def _smallest_over_orders(epsilon_of: Callable[[np.ndarray], np.ndarray]) -> float:
-    """Minimum of a bound over orders 1 + x, x from 1e-9 to 1e18: a grid in ln x, refined around its
-    smallest value.
-
-    Every order gives a valid bound, so the accuracy of the search is a matter of tightness only.
-    """
-    low, high, points = math.log(1e-9), math.log(1e18), 2500
-    best = math.inf
-    for _ in range(4):
-        grid = np.linspace(low, high, points)
-        values = epsilon_of(np.exp(grid))
-        at = int(np.argmin(values))
-        best = min(best, float(values[at]))
-        low, high, points = float(grid[max(at - 1, 0)]), float(grid[min(at + 1, points - 1)]), 60
-    return best
 
 
 @component("accountant", "zcdp", revision=1, settings=Settings)
@@ -283,7 +250,14 @@ class PldAccountant(Accountant):
         pure = {part.level: part.count for part in parts if part.level is not None}
         bounding = RdpAccountant(RdpSettings()) if pure else GdpAccountant(self.settings)
         width = math.fsum(part.width for part in parts)
-        interval = self.settings.interval or self._interval(pure, width)
+        interval = self.settings.interval
+        if interval is None:
+            interval = width / self.usual_points
+            if len(pure) > 1:  # each is rounded up to the grid: keep their sum below 0.1 %
+                total = math.fsum(value * count for value, count in pure.items())
+                interval = min(interval, 1e-3 * total / sum(pure.values()))
+            for value in pure if len(pure) == 1 else ():  # a grid on which the epsilon lies
+                interval = value / max(1, math.ceil(value / interval))
         self._check(bounding._epsilon(entries, delta), width / interval, len(pure))
         whole = parts[0].distribution(interval)
         for part in parts[1:]:
@@ -338,17 +312,3 @@ class PldAccountant(Accountant):
                 f"pld takes at most {self.most_levels} levels of noise, got {levels}: use "
                 "accountant=rdp"
             )
-
-    def _interval(self, pure: dict[float, int], width: float) -> float:
-        """The width of a grid cell, where none is given.
-
-        Args:
-          pure: epsilon of pure releases -> their number.
-        """
-        interval = width / self.usual_points
-        if len(pure) > 1:  # each is rounded up to the grid: keep their sum below 0.1 %
-            total = math.fsum(value * count for value, count in pure.items())
-            return min(interval, 1e-3 * total / sum(pure.values()))
-        for value in pure:  # a grid on which the epsilon lies
-            interval = value / max(1, math.ceil(value / interval))
-        return interval

@@ -12,8 +12,6 @@ A target epsilon is nominal where what set the noise does not prove that it meet
 
 import math
 
-import numpy as np
-
 FORMULAS = ("lemma1", "record_heuristic")  # of papers
 NOMINAL_SIGN = ": nominal"  # how the name of a calibration ends in reports where the target is
 EXCEEDED = "the expected number of releases, which this run exceeds"
@@ -77,7 +75,7 @@ def proved_from(epsilon: float, delta: float) -> float:
     >>> proved_from(3.3, 1e-5)
     2.2777
     """
-    return float(np.ceil(1e4 * zcdp_v(epsilon, delta)) / 1e4)
+    return rounded_up(zcdp_v(epsilon, delta), 4)
 
 
 def lemma1(epsilon: float, delta: float, releases: int, v: float) -> float:

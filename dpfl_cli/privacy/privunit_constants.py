@@ -101,7 +101,6 @@ def cap_of(settings: PrivUnitSettings, dimension: int) -> Cap:
     return make_cap(cap, direction, settings.gamma_rule, dimension)
 
 
-@lru_cache(maxsize=4096)
 def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dimension: int) -> Cap:
     """PrivUnit's constants.
 
@@ -199,7 +198,6 @@ def paper_threshold(epsilon: float, dimension: int) -> float:
     return max(first, most if excess(most) <= 0 else float(brentq(excess, least, most, xtol=1e-15)))
 
 
-@lru_cache(maxsize=4096)
 def make_grid(epsilon: float) -> Grid:
     """ScalarDP's constants; a ConfigError where NormEst could not tell the sign of s.
 

@@ -117,7 +117,7 @@ class ReleaseSpec:
                 f"release {self.name}: disjoint={self.disjoint}: a round is whole epochs of so "
                 f"many parts, and per_round={self.per_round} is no multiple of that"
             )
-        check_rate(self.name, self.rate, self.batch)
+        check_rate(self)
         if self.disjoint > 1 and self.rate is not None:
             raise PrivacyError(
                 f"release {self.name}: parts of an epoch are no fresh subsets: give disjoint or "
@@ -207,21 +207,9 @@ class Provenance:
           charged: [R] the runs in which it is made.
           setups: of every run.
         """
-        if (sampling := setups[0].sampling) is not None:
-            self._check_cohort(spec, values, rounds, sampling)
-        if spec.group:
-            self._check_source(spec, values, rounds, np.where(charged, number, -1))
-        if spec.rate is not None or spec.disjoint > 1:
-            most = (spec.rate or 1.0) * min(setup.fewest() for setup in setups)
-            self._check_batch(spec, values, number, most)
-
-    @staticmethod
-    def _check_cohort(
-        spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, sampling: Sampling
-    ) -> None:
-        """Where clients are drawn, a release is of those who were drawn for this round."""
-        cohort = values.cohort
-        if (
+        sampling, cohort = setups[0].sampling, values.cohort
+        # where clients are drawn, a release is of those who were drawn for this round
+        if sampling is not None and (
             cohort is None
             or cohort.sampling != sampling
             or not np.array_equal(cohort.rounds, rounds)
@@ -230,30 +218,24 @@ class Provenance:
                 f"release '{spec.name}' is priced by how its clients are drawn, afresh in every "
                 "round: compute it from what the clients of this round hold"
             )
-
-    def _check_source(
-        self, spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, number: np.ndarray
-    ) -> None:
-        """Releases of one group that have the same number in a round of a run are of the same
-        contributions; a negative number is of a run without one.
-        """
-        for which in np.unique(number[number >= 0]).tolist():
+        # releases of one group that have the same number in a round of a run are of the same
+        # contributions
+        turn = np.where(charged, number, -1)
+        for which in np.unique(number[charged]).tolist() if spec.group else ():
             nothing = np.zeros_like(rounds), np.full(len(rounds), None, object)
             when, sources = self._groups.setdefault((spec.group, which), nothing)
-            mine = number == which
+            mine = turn == which
             if (mine & (when == rounds) & (sources != values.source)).any():
                 raise PrivacyError(
                     f"release '{spec.name}' is declared to be of the contributions of its group "
                     f"'{spec.group}', with which it is priced jointly, but it is of others"
                 )
             when[mine], sources[mine] = rounds[mine], values.source
-
-    def _check_batch(
-        self, spec: ReleaseSpec, values: Bounded, number: np.ndarray, most: float
-    ) -> None:
-        """A release that is amplified, or shares its cost with others of its epoch, is of a batch
-        that was drawn for that, for this release alone.
-        """
+        if spec.rate is None and spec.disjoint == 1:
+            return
+        # a release that is amplified, or shares its cost with others of its epoch, is of a batch
+        # that was drawn for that, for this release alone
+        most = (spec.rate or 1.0) * min(setup.fewest() for setup in setups)
         law = spec.batch if spec.disjoint == 1 else "part"
         batch = values.batch
         if not isinstance(batch, Batch) or batch.law != law:
@@ -266,10 +248,10 @@ class Provenance:
                 f"release '{spec.name}' is of {batch.size} records a client, more than the rate "
                 "that it is priced by"
             )
-        last = self._ledger.last_batch(batch.stream)
-        fresh = batch.numbers > last[:, 0]
+        last, piece = self._ledger.last_batch(batch.stream).T
+        fresh = batch.numbers > last
         if law == "part":
-            following = (batch.numbers == last[:, 0]) & (batch.part == last[:, 1] + 1)
+            following = (batch.numbers == last) & (batch.part == piece + 1)
             fresh = np.where(batch.part == 0, fresh, following)
             fresh &= number % spec.disjoint == batch.part
         if not fresh.all():
@@ -277,4 +259,4 @@ class Provenance:
                 f"release '{spec.name}' is of a batch that was released before, or not in its "
                 "turn: draw a fresh one for every release"
             )
-        last[:, 0], last[:, 1] = batch.numbers, batch.part
+        last[:], piece[:] = batch.numbers, batch.part

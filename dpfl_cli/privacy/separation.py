@@ -131,15 +131,10 @@ def _expanded(given: Given) -> None:
 
 def _matrix_product(given: Given) -> None:
     left, right = given.args[0], given.at(1, "other")
-    own_left, own_right = given.own(left), given.own(right)
-    rows = (
-        own_left and not own_right and left.dim() >= 3 and right.dim() <= left.dim()
-    )  # contracts the left's last axis
-    stacks = (
-        right.dim() >= 4
-        and 2 <= left.dim() <= right.dim()
-        and (not own_left or left.dim() == right.dim())
-    )
+    own_left, axes, others = given.own(left), left.dim(), right.dim()
+    # contracts the left's last axis
+    rows = own_left and not given.own(right) and axes >= 3 and others <= axes
+    stacks = others >= 4 and 2 <= axes <= others and (not own_left or axes == others)
     if not rows and not stacks:
         raise Mixing("it would sum over clients; multiply and sum over the last axis instead")
 

@@ -188,11 +188,11 @@ class WangRdpAccountant(Accountant):
         return super().supports(ledger)
 
     def _epsilon(self, entries: Entries, delta: float) -> float:
-        toll = -math.log(delta)
-        if self.settings.order == "paper":
+        toll, order = -math.log(delta), self.settings.order
+        if order == "paper":
             return self._implied(entries, toll)
-        if isinstance(self.settings.order, int):
-            return rdp_of(entries, self.settings.order) + toll / (self.settings.order - 1)
+        if isinstance(order, int):
+            return rdp_of(entries, order) + toll / (order - 1)
         return self._smallest(entries, toll)
 
     @staticmethod

@@ -87,19 +87,16 @@ def take(path: Path, store: RunStore) -> list[tuple[str, str]]:
                 raise StoreError(f"{path}: nothing taken: {error}") from error
             if {*record.result["files"], RESULT} != set(files) or not record.finished:
                 raise StoreError(f"{path}: nothing taken: {run_id} is no whole finished run")
-    return [(run_id, _publish(run_id, runs[run_id], store)) for run_id in runs]
-
-
-def _publish(run_id: str, files: dict[str, bytes], store: RunStore) -> str:
-    with store.lock(run_id) as held:
-        if not held:
-            return "in use by another process, kept"
-        known = store.finished(run_id)
-        if known is None:
-            store.publish(run_id, files)
-            return TAKEN
-        same = all((known.folder / name).read_bytes() == files[name] for name in NUMBERS)
-        return KNOWN if same else DIFFERS
+    became = dict.fromkeys(runs, "in use by another process, kept")
+    for run_id, files in runs.items():
+        with store.lock(run_id) as held:
+            if held and (known := store.finished(run_id)):
+                same = all((known.folder / name).read_bytes() == files[name] for name in NUMBERS)
+                became[run_id] = KNOWN if same else DIFFERS
+            elif held:
+                store.publish(run_id, files)
+                became[run_id] = TAKEN
+    return [*became.items()]
 
 
 def _unpacked(content: bytes) -> dict[str, dict[str, bytes]]:

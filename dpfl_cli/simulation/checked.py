@@ -2,18 +2,21 @@
 changed file was not, and by the settings that decide which code runs.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfl_cli.config.component import RECORDS, lookup
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.data.files import write_atomically
-from dpfl_cli.simulation.run_plan import Choice, Options, Plan
-from dpfl_cli.simulation.stack import shape_of
 from dpfl_cli.simulation.store import json_text
+
+if TYPE_CHECKING:  # commands that only look import this file, and no torch
+    from dpfl_cli.simulation.run_plan import Choice, Options, Plan
 
 UNMEASURED = "not measured"  # as the result of a check
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
@@ -34,13 +37,12 @@ def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
     """
     ways, method = _ways(plan, group), plan.algorithm
     if group == "model" and not method.plugin:
-        drawn = _drawn(plan)
-        batches = any(size is not None for size in batch_sizes(method).values())
-        ways.append(_in_short(plan.model, method.name, plan.dp.unit, batches, drawn))
-    found = _known(plan, group) | dict.fromkeys(ways, rows)
-    component = getattr(plan, group).component
-    path = _file(group, component.name, component.revision)
-    write_atomically(path, json_text(found).encode())
+        sizes = (getattr(method.settings, name) for name in batch_options(method.name))
+        batches = any(size is not None for size in sizes)
+        ways.append(_in_short(plan.model, method.name, plan.dp.unit, batches, _drawn(plan)))
+    named = getattr(plan, group).identity()
+    found = _noted(group, named) | dict.fromkeys(ways, rows)
+    write_atomically(_file(group, named), json_text(found).encode())
 
 
 def passed(rows: list[Options]) -> bool:
@@ -54,7 +56,9 @@ def failed_check(plan: Plan) -> str | None:
         f"FAILED its check: dpfl check {choice.component.origin}"
         for group in CHECKED
         if (choice := getattr(plan, group)).plugin
-        and not all(passed(_known(plan, group).get(way, [])) for way in _ways(plan, group))
+        and not all(
+            passed(_noted(group, choice.identity()).get(way, [])) for way in _ways(plan, group)
+        )
     ]
     return "; ".join(dict.fromkeys(failed)) or None
 
@@ -70,9 +74,7 @@ def failed_since(config: Options) -> list[str]:
         f"{group}={config[group]['name']}: dpfl check of the file as it was has FAILED (in one way "
         "of running it at least)"
         for group in CHECKED
-        if not all(
-            map(passed, _noted(group, config[group]["name"], config[group]["revision"]).values())
-        )
+        if not all(map(passed, _noted(group, config[group]).values()))
     ]
 
 
@@ -85,10 +87,13 @@ def unchecked(plan: Plan) -> str | None:
         choice = getattr(plan, group)
         if not choice.plugin:
             continue
-        rows, again = _rows(plan, group), f"dpfl check {choice.component.origin}"
-        if not _known(plan, group):
+        known, ways = _noted(group, choice.identity()), _ways(plan, group)
+        rows = [row for way in ways for row in known.get(way, [])]
+        left = [row["check"] for row in rows if row["result"] == UNMEASURED]
+        again = f"dpfl check {choice.component.origin}"
+        if not known:
             missing.append(f"not checked: {again}")
-        elif rows is None:
+        elif not known.keys() >= {*ways}:
             own = [
                 f"{group}.{name}={value}"
                 for name, field in type(choice.settings).model_fields.items()
@@ -105,8 +110,7 @@ def unchecked(plan: Plan) -> str | None:
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
-        elif passed(rows) and UNMEASURED in (row["result"] for row in rows):
-            left = [row["check"] for row in rows if row["result"] == UNMEASURED]
+        elif left and passed(rows):
             what = " and ".join(dict.fromkeys(left))
             missing.append(f"checked, but for its {what}, which is not measured: {again}")
     return "; ".join(dict.fromkeys(missing)) or None
@@ -157,8 +161,8 @@ def _coarse(method: Choice) -> Options:
 
 def _shape(choice: Choice) -> Options:
     """A component, its settings, and of numbers their signs."""
-    names = type(choice.settings).model_fields
-    return shape_of(choice) | {name: _kind(getattr(choice.settings, name)) for name in names}
+    kinds = {name: _kind(value) for name, value in choice.settings}
+    return {"name": choice.name, "revision": choice.component.revision, **kinds}
 
 
 def batch_options(method: str) -> list[str]:
@@ -167,39 +171,22 @@ def batch_options(method: str) -> list[str]:
     return [name for name, field in fields.items() if RECORDS in field.metadata]
 
 
-def batch_sizes(method: Choice) -> Options:
-    """The values of these options; None where no batches are drawn."""
-    return {name: getattr(method.settings, name) for name in batch_options(method.name)}
-
-
 def _kind(value: Any) -> Any:
     """A setting's value, of a number its sign."""
     return f"a number {(value > 0) - (value < 0):+d}" if isinstance(value, float) else value
 
 
-def _rows(plan: Plan, group: str) -> list[Options] | None:
-    """Those of its check as a plan uses it; None where it was not tried so."""
-    known = _known(plan, group)
-    ways = _ways(plan, group)
-    return [row for way in ways for row in known[way]] if known.keys() >= {*ways} else None
-
-
-def _known(plan: Plan, group: str) -> Options:
-    component = getattr(plan, group).component
-    return _noted(group, component.name, component.revision)
-
-
-def _noted(group: str, name: str, revision: Any) -> Options:
+def _noted(group: str, chosen: Options) -> Options:
     """way -> the rows of its check, of a component's file as it is: its revision ends in the hash
     of its file.
     """
     try:
-        found = json.loads(_file(group, name, revision).read_text())
+        found = json.loads(_file(group, chosen).read_text())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _file(group: str, name: str, revision: Any) -> Path:
-    _, _, digest = str(revision).partition("+")
-    return outputs_dir() / "checks" / f"{group}-{name}-{digest}.json"
+def _file(group: str, chosen: Options) -> Path:
+    _, _, digest = str(chosen["revision"]).partition("+")
+    return outputs_dir() / "checks" / f"{group}-{chosen['name']}-{digest}.json"

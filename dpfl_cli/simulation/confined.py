@@ -57,15 +57,29 @@ class PluginMemory:
 
     def __init__(self, method: object | None, modules: Collection[str]) -> None:
         self._method, self._modules = method, modules
-        self._given = {} if method is None else own_attributes(method)
+        self._given = own_attributes(method)  # none of None
         self._first = held_by(modules)
 
     def refuse(self) -> None:
-        """A PrivacyError where something is kept from run to run, or would be lost by a kill."""
+        """A PrivacyError where something is kept from run to run, or would be lost by a kill: of
+        the method, or where files hold something else than when runs began, now or in runs of this
+        process before. Numbers deep inside objects are not seen, nor functions and classes that are
+        imported late.
+        """
         if self._method is not None:
             refuse_kept(self._method, self._given)
-        if self._modules:
-            refuse_changed(self._first, self._modules)
+        now, first = held_by(self._modules), self._first
+        changed = [name for name in now if name in first and first[name] != now[name]]
+        changed += [name for name in now.keys() - first.keys() if now[name] is not _LATE]
+        if changed:
+            _spoilt.update(dict.fromkeys(self._modules, changed[0]))
+        for name in [_spoilt[module] for module in self._modules if module in _spoilt]:
+            raise PrivacyError(
+                f"{name} changed while runs were made, and the next run, or one that goes on after "
+                "an interrupt, would compute otherwise: keep what lasts in the State that `round` "
+                "returns, constants by functools.cache, what is counted for a log in a diagnostic; "
+                "then start anew"
+            )
 
 
 def own_attributes(made: object) -> dict[str, Any]:
@@ -117,25 +131,6 @@ def held_by(modules: Iterable[str]) -> dict[str, Any]:
         for module in sorted(sys.modules.keys() & named)
         for name, value in _held(sys.modules[module]).items()
     }
-
-
-def refuse_changed(first: dict[str, Any], modules: Collection[str]) -> None:
-    """A PrivacyError where they hold something else than when runs began, now or in runs of this
-    process before: the next run, or one that goes on after an interrupt, would compute otherwise.
-    Numbers deep inside objects are not seen, nor functions and classes that are imported late.
-    """
-    now = held_by(modules)
-    changed = [name for name in now if name in first and first[name] != now[name]]
-    changed += [name for name in now.keys() - first.keys() if now[name] is not _LATE]
-    if changed:
-        _spoilt.update(dict.fromkeys(modules, changed[0]))
-    for name in [_spoilt[module] for module in modules if module in _spoilt]:
-        raise PrivacyError(
-            f"{name} changed while runs were made, and the next run, or one that goes on after an "
-            "interrupt, would compute otherwise: keep what lasts in the State that `round` "
-            "returns, constants by functools.cache, what is counted for a log in a diagnostic; "
-            "then start anew"
-        )
 
 
 def _held(module: ModuleType) -> dict[str, Any]:

@@ -36,26 +36,20 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
         f"stacks: {len(together)} (runs in the largest {max(map(len, together))}); "
         f"memory: at most {_bytes(largest)} at once, and the data"
     )
-    known = _seconds_per_round(store)
+    times: dict[str, list[float]] = {}  # kind of run -> seconds of a round of finished ones
+    for record in store.all()[-NEWEST:]:
+        with contextlib.suppress(StoreError):  # a damaged one
+            if record.status == "done":
+                seconds = record.result["timing"]["seconds_per_round"]
+                times.setdefault(_kind(record.config), []).append(seconds)
     kinds = [(plan.last_round, _kind(plan.config)) for plan in missing]
-    timed = [rounds * known[kind] for rounds, kind in kinds if kind in known]
+    timed = [rounds * statistics.median(times[kind]) for rounds, kind in kinds if kind in times]
     cost = [f"{sum(plan.last_round for plan in missing)} rounds"]
     if timed:
         cost.append(f"about {_duration(sum(timed))} by the times of finished runs like these")
     if len(timed) < len(missing):
         cost.append(f"no finished run is like {len(missing) - len(timed)} of the runs")
     return [*lines, f"cost: {', '.join(cost)}"]
-
-
-def _seconds_per_round(store: RunStore) -> dict[str, float]:
-    """Kind of run -> seconds of a round, the median over the newest finished runs."""
-    times: dict[str, list[float]] = {}
-    for record in store.all()[-NEWEST:]:
-        with contextlib.suppress(StoreError):  # a damaged one
-            if record.status == "done":
-                seconds = record.result["timing"]["seconds_per_round"]
-                times.setdefault(_kind(record.config), []).append(seconds)
-    return {kind: statistics.median(found) for kind, found in times.items()}
 
 
 def _kind(config: Options) -> str:

@@ -44,23 +44,19 @@ def stacks(plans: Sequence[Plan]) -> list[Group]:
     cut: list[Group] = []
     most = min(MOST_RUNS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES))
     for group in groups(plans):
-        _check_memory(group[0])
-        size = min(fitting(group[0], after_first=True), most)
+        plan = group[0]
+        _check_memory(plan)
+        size = min(fitting(plan, after_first=True), most)
+        # of a plugin's method as many runs as nothing else has: an option [R] that was not shaped
+        # by `per_run` would be taken for one of each client or coordinate, and no shape would tell
+        # (as many may be left when shorter ones end)
+        taken = (plan.rows, plan.dimension) if plan.algorithm.plugin else ()
         for some in slices(len(group), size):
-            cut += _told_apart(group[some])
+            stack, parts = group[some], list[Group]()
+            while len(stack) > 1 and len(stack) in taken:
+                parts.append([stack.pop()])
+            cut += [stack, *parts]
     return cut
-
-
-def _told_apart(stack: Group) -> list[Group]:
-    """A stack of a plugin's method in parts of as many runs as nothing else has: an option [R] that
-    was not shaped by `per_run` would be taken for one of each client or coordinate, and no shape
-    would tell. (As many may be left when shorter ones end.)
-    """
-    plan, parts = stack[0], list[Group]()
-    if plan.algorithm.plugin:
-        while len(stack) > 1 and len(stack) in (plan.rows, plan.dimension):
-            parts.append([stack.pop()])
-    return [stack, *parts]
 
 
 def openings(members: Sequence[Member]) -> list[list[Member]]:

@@ -5,10 +5,7 @@ What the ledger is worth is the accountants' business whatever set the noise; wh
 nominal `privacy.nominal` says.
 """
 
-import hashlib
 import math
-import pickle
-from collections.abc import Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
@@ -17,8 +14,9 @@ import numpy as np
 
 from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.schema import DpSettings
-from dpfl_cli.privacy.accountants import Accountant, accountant
+from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.calibration import calibrate, refuse_hopeless
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.nominal import (
@@ -31,10 +29,10 @@ from dpfl_cli.privacy.nominal import (
     why_nominal,
 )
 from dpfl_cli.privacy.releases import ReleaseSpec
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import CHOSEN, Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-_calibrated: dict[bytes, float] = {}  # noise multipliers by `_depends_on`, for a grid
+_calibrated: dict[str, float] = {}  # noise multipliers by what they follow from, for a grid
 
 
 def check_calibration(dp: DpSettings) -> None:
@@ -98,11 +96,11 @@ def counted_ledger(plan: Plan) -> Ledger:
 
 def with_noise(plan: Plan) -> Plan:
     """The plan with noise for its target epsilon, or as it is where it has none."""
-    target, mechanism = plan.dp.epsilon, plan.mechanism
-    field = mechanism.target.noise_field
+    dp, mechanism = plan.dp, plan.mechanism
+    target, field = dp.epsilon, mechanism.target.noise_field
     if target is None:
         return plan
-    if plan.dp.trust == "none" or field is None:
+    if dp.trust == "none" or field is None:
         raise ConfigError(
             f"dp.epsilon={target}: mechanism={mechanism.name} adds no noise to calibrate; choose "
             "dp=ldp or dp=cdp"
@@ -124,39 +122,35 @@ def with_noise(plan: Plan) -> Plan:
 
     probe = ledger_of(settings_of(1.0))
     increasing = any(entry.kind == "pure" for entry in probe.entries)
+    word = plan.accountant_object()  # by which the target is meant
+    if dp.calibration != "accountant":
+        word = accountant(PROVED.get(dp.calibration, "gdp"))
+        if others := sorted({one.kind for one in probe.entries if not word.knows(one.kind)}):
+            raise ConfigError(
+                f"dp.calibration={dp.calibration} is for Gaussian noise, but "
+                f"mechanism={plan.mechanism.name} makes {others[0]} releases; write "
+                "dp.calibration=accountant"
+            )
     try:
-        if plan.dp.calibration in FORMULAS:
+        if dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe)
         else:
-            key = _depends_on(counted)
+            # what the noise is a function of; a plugin may make it one of more
+            plugins = any(getattr(plan, group).plugin for group in CHOSEN)
+            alike = {} if plugins else {"seed": None}
+            key = canonical_json([plan.identity | alike, probe.to_json()])
             noise = _calibrated.get(key) or calibrate(
                 target,
-                plan.dp.delta,
-                _calibrating(plan, probe),
+                dp.delta,
+                word,
                 lambda noise: ledger_of(mechanism.target.as_calibrated(settings_of(noise))),
                 increasing=increasing,
             )
-            if key:
-                _calibrated[key] = noise
+            _calibrated[key] = noise
     except PrivacyError as error:
         raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
     return replace(plan, mechanism=replace(mechanism, settings=settings_of(noise)))
-
-
-def _depends_on(counted: Plan) -> bytes:
-    """What the calibrated noise of a plan is a function of, for `_calibrated`; empty where that is
-    not known: releases with noise by a function made on the spot, a plugin's mechanism.
-    """
-    chosen = counted.mechanism, counted.accountant
-    if any(choice.plugin for choice in chosen):
-        return b""
-    size = counted.rounds, counted.clients, counted.dimension
-    all_of_it = counted.dp, counted.participation, chosen, counted.specs, size
-    try:
-        return hashlib.sha256(pickle.dumps(all_of_it)).digest()
-    except (pickle.PicklingError, AttributeError):
-        return b""
 
 
 def _as_counted(plan: Plan) -> Plan:
@@ -180,24 +174,6 @@ def _as_counted(plan: Plan) -> Plan:
     return replace(plan, specs=tuple(specs))
 
 
-def _calibrating(plan: Plan, probe: Ledger) -> Accountant:
-    """The accountant to whose word the target refers."""
-    if plan.dp.calibration == "accountant":
-        return plan.accountant_object()
-    chosen = accountant(PROVED[plan.dp.calibration])
-    _check_kinds(plan, [entry.kind for entry in probe.entries if not chosen.knows(entry.kind)])
-    return chosen
-
-
-def _check_kinds(plan: Plan, others: Sequence[str]) -> None:
-    if others:
-        raise ConfigError(
-            f"dp.calibration={plan.dp.calibration} is for Gaussian noise, but "
-            f"mechanism={plan.mechanism.name} makes {others[0]} releases; write "
-            "dp.calibration=accountant"
-        )
-
-
 def _by_formula(plan: Plan, probe: Ledger) -> float:
     """The noise multiplier by the formula of a paper; refused for what it does not speak of."""
     dp = plan.dp
@@ -207,8 +183,14 @@ def _by_formula(plan: Plan, probe: Ledger) -> float:
         raise ConfigError(
             f"{says} is for whole clients, but dp.unit={dp.unit}; write dp.calibration=accountant"
         )
-    _check_kinds(plan, sorted({entry.kind for entry in probe.entries} - {"gaussian"}))
-    if len(plan.specs) != 1 or not _is_one_vector(plan.specs[0]):
+    vectors = [  # of a whole client, once a communication, with the mechanism's own noise
+        one
+        for one in plan.specs
+        if (one.shape, one.quantity, one.rate) == ("vector", "", None)
+        and one.per_round == one.disjoint == 1
+        and not _own_noise(one)
+    ]
+    if len(plan.specs) != 1 or not vectors:
         made = ", ".join(_described(spec) for spec in plan.specs)
         raise ConfigError(
             f"{says} is for one vector release per communication, all with the same noise, but "
@@ -227,14 +209,6 @@ def _by_formula(plan: Plan, probe: Ledger) -> float:
             "another target"
         )
     return found
-
-
-def _is_one_vector(spec: ReleaseSpec) -> bool:
-    """Whether it is one vector of a whole client per communication, with the mechanism's own noise
-    throughout.
-    """
-    whole = spec.shape == "vector" and not spec.quantity and spec.rate is None
-    return whole and spec.per_round == spec.disjoint == 1 and not _own_noise(spec)
 
 
 def _own_noise(spec: ReleaseSpec) -> bool:

@@ -16,7 +16,6 @@ from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from itertools import accumulate
 from pathlib import Path
-from types import ModuleType
 
 from dpfl_cli.config.component import GROUPS, components, registering_from
 from dpfl_cli.config.errors import ConfigError, place_in_plugin, plugin_modules
@@ -68,7 +67,9 @@ def load_plugins(files: Sequence[str], may_be_empty: bool = False) -> None:
     load_components()  # first: what a plugin imports from dpfl is dpfl's, not the plugin's
     for name in chosen:
         module = import_own(name, "--plugin ")
-        if not (may_be_empty or _registered(module)):
+        revision = "+" + module.__name__.rpartition("_")[2]  # of this file's content
+        known = (str(one.revision) for group in GROUPS for one in components(group).values())
+        if not (may_be_empty or any(one.endswith(revision) for one in known)):
             raise ConfigError(
                 f"--plugin {name}: registers nothing; put @component over a class, as what `dpfl "
                 f"new` writes does (a network needs none: model=torch model.path={name}:NAME)"
@@ -76,16 +77,6 @@ def load_plugins(files: Sequence[str], may_be_empty: bool = False) -> None:
     for entry in entries:
         _load_entry(entry)
     _offer()
-
-
-def _registered(module: ModuleType) -> bool:
-    """Whether there are components of this file's content."""
-    revision = "+" + module.__name__.rpartition("_")[2]
-    return any(
-        str(one.revision).endswith(revision)
-        for group in GROUPS
-        for one in components(group).values()
-    )
 
 
 def _load_entry(entry: EntryPoint) -> None:

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -58,6 +58,37 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     """The files that a run publishes, by name."""
     plan = member.plan
     config = stored_config(plan.config, plan.identity)
+    result: Report = {
+        "id": plan.id,
+        "status": status,
+        "seed": plan.seed,
+        "rounds": member.round,
+        "metrics": summary(member.rows, plan.evaluation.final_window),
+        # reported metrics that look at client data without a release
+        "diagnostics": member.unreleased,
+        "privacy": privacy_report(plan, _priced(member), failed=status == "failed"),
+        "communication": communication(plan, member.ledger),
+        "data": {
+            "name": plan.info.name,
+            "source": plan.info.source,
+            "sha256": plan.info.sha256,
+            "clients": plan.clients,
+            **plan.info.details,
+        },
+        "timing": {
+            "seconds": member.seconds,
+            "seconds_per_round": member.seconds / max(member.round, 1),
+            # of the process; the run's own where it was made alone, for its times
+            "peak_bytes": peak_bytes(),
+            "peak_device_bytes": peak_device_bytes(),
+            "flops_per_round": plan.flops_per_round,
+            "compute": member.compute_at,  # until each evaluated round
+        },
+        "environment": environment(plan),
+        "origin": origin(),
+        **({} if reason is None else {"reason": reason}),
+        "config": config,
+    }
     files: dict[str, str | bytes] = {
         "config.yaml": yaml_text(config),
         "metrics.csv": metrics_csv(member.rows),
@@ -66,8 +97,9 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     if status != "failed":  # the data may be what failed
         files["partition.npz"] = _partition(federation_of(plan))
         if plan.runtime.keep_model:
-            files[MODEL] = _model(member)
-    return sealed(files, {**_result(member, status, reason), "config": config})
+            model = torch.stack(member.recent).mean(0).numpy(force=True)  # evaluated last, [d]
+            files[MODEL] = _npz(np.savez, model=model)
+    return sealed(files, result)
 
 
 def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
@@ -109,7 +141,7 @@ def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> Repor
         "releases": ledger.releases,
         "guarantee": "none: the run failed" if failed else _guarantee(plan, ledger),
         "vacuous": False,
-        "not_covered": plan.not_covered(),
+        "not_covered": list(dict.fromkeys(plan.not_covered())),
     }
     if plan.sampling is not None:
         report["participation"] = _participation(plan, plan.sampling)
@@ -224,42 +256,6 @@ def _priced(member: Member) -> Ledger:
     return member.ledger if member.diverged is None else member.plan.ledger()
 
 
-def _result(member: Member, status: str, reason: str | None) -> Report:
-    plan = member.plan
-    result: Report = {
-        "id": plan.id,
-        "status": status,
-        "seed": plan.seed,
-        "rounds": member.round,
-        "metrics": summary(member.rows, plan.evaluation.final_window),
-        # reported metrics that look at client data without a release
-        "diagnostics": member.unreleased,
-        "privacy": privacy_report(plan, _priced(member), failed=status == "failed"),
-        "communication": communication(plan, member.ledger),
-        "data": {
-            "name": plan.info.name,
-            "source": plan.info.source,
-            "sha256": plan.info.sha256,
-            "clients": plan.clients,
-            **plan.info.details,
-        },
-        "timing": {
-            "seconds": member.seconds,
-            "seconds_per_round": member.seconds / max(member.round, 1),
-            # of the process; the run's own where it was made alone, for its times
-            "peak_bytes": peak_bytes(),
-            "peak_device_bytes": peak_device_bytes(),
-            "flops_per_round": plan.flops_per_round,
-            "compute": member.compute_at,  # until each evaluated round
-        },
-        "environment": environment(plan),
-        "origin": origin(),
-    }
-    if reason is not None:
-        result["reason"] = reason
-    return result
-
-
 def summary(rows: Sequence[MetricsRow], window: int) -> dict[str, dict[str, float]]:
     """first, last and final (mean over the last `window` evaluations) value of every metric."""
     if not rows:
@@ -313,18 +309,17 @@ def _commit() -> str | None:
         return None
 
 
-def _model(member: Member) -> bytes:
-    """The file model.npz: what was evaluated last, `model` [d]."""
-    buffer = io.BytesIO()
-    np.savez(buffer, model=torch.stack(member.recent).mean(0).numpy(force=True))
-    return buffer.getvalue()
-
-
 @lru_cache(maxsize=2)  # the runs of a grid often share their data
 def _partition(federation: Federation) -> bytes:
     """The file partition.npz."""
-    dealt, buffer = federation.partition, io.BytesIO()
-    np.savez_compressed(buffer, indices=dealt.indices.astype(np.int32), offsets=dealt.offsets)
+    dealt = federation.partition
+    indices = dealt.indices.astype(np.int32)
+    return _npz(np.savez_compressed, indices=indices, offsets=dealt.offsets)
+
+
+def _npz(save: Callable[..., None], **arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer, **arrays)
     return buffer.getvalue()
 
 

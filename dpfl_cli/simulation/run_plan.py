@@ -23,7 +23,7 @@ from dpfl_cli.config.schema import (
     ParticipationSettings,
     RuntimeSettings,
 )
-from dpfl_cli.data.federation import DatasetInfo, Federation, Partition
+from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.sources import search_path
 from dpfl_cli.privacy.accountants import TooLargeToPrice
 from dpfl_cli.privacy.draws import Sampling
@@ -249,11 +249,10 @@ class Plan:
     def accountant_object(self) -> Any:
         return self.accountant.target(self.accountant.settings)
 
-    def not_covered(self) -> list[str]:
-        """What the epsilon does not cover; components name their own items at their source."""
-        return list(dict.fromkeys(self._not_covered()))
-
-    def _not_covered(self) -> Iterator[str]:
+    def not_covered(self) -> Iterator[str]:
+        """What the epsilon does not cover; components name their own items at their source, some
+        of them the same ones.
+        """
         yield from (
             "choice of hyperparameters (tuning), and other runs on the same data, other seeds too",
             "reported diagnostics, such as the train loss",
@@ -313,8 +312,22 @@ def federation_of(plan: Plan) -> Federation:
             raise _changed(plan, "dataset")
         deal = partial(partitioner.target.partition, partitioner.settings, dataset, plan.seed)
         partition = deal()
-        if partitioner.plugin:
-            _check_deal(plan, partition, deal(), len(dataset.train))
+        if partitioner.plugin:  # sensitivities are those of one record in one place
+            name, dealt = f"partitioner={partitioner.name}", np.sort(partition.indices)
+            if len(dealt) and not 0 <= dealt[0] <= dealt[-1] < len(dataset.train):
+                raise DataError(
+                    f"{name} deals record numbers that are not among 0 to {len(dataset.train) - 1}"
+                )
+            if (dealt[1:] == dealt[:-1]).any():
+                raise DataError(
+                    f"{name} deals a record more than once: deal each to one client at most"
+                )
+            # only one deal is kept beside the run
+            pairs = zip(vars(partition).values(), vars(deal()).values(), strict=True)
+            if not all(np.array_equal(*pair) for pair in pairs):
+                raise DataError(
+                    f"{name} deals otherwise when it is asked again: draw by the seed alone"
+                )
         made = Federation(dataset, partition)
         made = next((known for known in _kept if _same(known, made)), made)
         _alive[key] = made
@@ -322,21 +335,6 @@ def federation_of(plan: Plan) -> Federation:
         while len(_kept) > KEPT or (len(_kept) > 1 and _kept_bytes() > KEPT_BYTES):
             del _kept[0]
     return made
-
-
-def _check_deal(plan: Plan, partition: Partition, again: Partition, records: int) -> None:
-    """Refuses a user's partition that deals what is not there, or a record more than once, where
-    sensitivities are those of one record in one place; or another one every time, of which only one
-    is kept beside the run.
-    """
-    name, dealt = f"partitioner={plan.partitioner.name}", np.sort(partition.indices)
-    if len(dealt) and not 0 <= dealt[0] <= dealt[-1] < records:
-        raise DataError(f"{name} deals record numbers that are not among 0 to {records - 1}")
-    if (dealt[1:] == dealt[:-1]).any():
-        raise DataError(f"{name} deals a record more than once: deal each to one client at most")
-    pairs = zip(vars(partition).values(), vars(again).values(), strict=True)
-    if not all(np.array_equal(*pair) for pair in pairs):
-        raise DataError(f"{name} deals otherwise when it is asked again: draw by the seed alone")
 
 
 def _kept_bytes() -> int:

@@ -4,6 +4,7 @@ import functools
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, NoReturn, get_args
 
@@ -13,13 +14,7 @@ from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, Round, State
 from dpfl_cli.config.component import UNLIMITED, Settings
-from dpfl_cli.config.errors import (
-    ConfigError,
-    DpflError,
-    PrivacyError,
-    UnknownOption,
-    nearest,
-)
+from dpfl_cli.config.errors import ConfigError, DpflError, PrivacyError, UnknownOption, nearest
 from dpfl_cli.data.devices import noise_device, pick_device
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
@@ -40,6 +35,11 @@ from dpfl_cli.simulation.confined import PluginMemory, closed, refuse_read
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Choice, Options, Plan, check_unchanged, federation_of
 
+# what the first run's declaration says for all; `per_round` is part of the addresses of noise
+DECLARED = attrgetter(
+    *("name", "rate", "batch", "disjoint", "per_round", "one_message", "sums_suffice", "echo")
+)
+
 
 def stack_key(plan: Plan) -> str:
     """Plans with equal keys can be stacked: they have the same shapes and the same code path, and
@@ -51,19 +51,7 @@ def stack_key(plan: Plan) -> str:
         [dp.trust, dp.unit, dp.relation, dp.mode, dp.noise],
         [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity()],
         [plan.participation, plan.evaluation, plan.runtime.device, plan.runtime.noise],
-        [  # what the first run's declaration says for all
-            [
-                one.name,
-                one.rate,
-                one.batch,
-                one.disjoint,
-                one.per_round,  # part of the addresses of their noise
-                one.one_message,
-                one.sums_suffice,
-                one.echo,
-            ]
-            for one in plan.specs
-        ],
+        [*map(DECLARED, plan.specs)],
     ]
     return str(shapes)
 

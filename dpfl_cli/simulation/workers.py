@@ -37,11 +37,11 @@ from dpfl_cli.data.threads import cores_of_this_process
 from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.simulation.progress import POLL, Outbox, Progress, forwarded
 from dpfl_cli.simulation.signals import handled
+from dpfl_cli.simulation.store import RunRecord, RunStore
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome, Stop
     from dpfl_cli.simulation.run_plan import Options, Plan
-    from dpfl_cli.simulation.store import RunStore
 
 GO_ON = "go-on"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -124,7 +124,6 @@ def execute_on_workers(
     from dpfl_cli.simulation.execute import Outcome, deferred_interrupt, look_up, prepare_data
     from dpfl_cli.simulation.grouping import deal, memory_budget
     from dpfl_cli.simulation.plan import with_values
-    from dpfl_cli.simulation.store import RunRecord
 
     store.prepare()
     outcomes, missing = look_up(plans, store, progress)
@@ -134,12 +133,7 @@ def execute_on_workers(
     by_id = {plan.id: plan for plan in missing}
     local = backend.elsewhere is None
     dealt = deal(missing, backend.workers or len(cores_of_this_process()))
-    composed = {}
-    for plan, config in zip(plans, configs, strict=True):
-        if plan.id not in by_id:
-            continue
-        shared = {"launcher.memory": memory_budget(plan, len(dealt))} if local else {}
-        composed[plan.id] = with_values(config, shared)
+    given = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
     with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
         assignments = []
         for number, mine in enumerate(dealt):
@@ -148,7 +142,13 @@ def execute_on_workers(
             own = {name: os.environ.get(name, "") for name in (COMMAND, ENVIRONMENT)}
             one = Assignment(
                 number,
-                {plan.id: composed[plan.id] for plan in mine},
+                {
+                    plan.id: with_values(
+                        given[plan.id],
+                        {"launcher.memory": memory_budget(plan, len(dealt))} if local else {},
+                    )
+                    for plan in mine
+                },
                 outputs=store.outputs.resolve(),
                 folder=Path(folder),
                 home=Path.cwd(),
@@ -242,7 +242,6 @@ def work(own: Assignment) -> Report:
     """Executes its runs; what a worker process does once it is prepared and has its plugins."""
     from dpfl_cli.simulation.execute import execute
     from dpfl_cli.simulation.plan import make_plans
-    from dpfl_cli.simulation.store import RunStore
 
     with Outbox(own.folder / str(own.number)) as progress, _news_to(progress):
         try:

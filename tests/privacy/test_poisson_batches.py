@@ -23,7 +23,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.client_values import client_values, opened
-from dpfl_cli.privacy.draws import MethodStreams, Sampling, drawn_batch, records_of
+from dpfl_cli.privacy.draws import MethodStreams, Sampling, drawn_batches, records_of
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation.grouping import bytes_per_run
@@ -52,7 +52,7 @@ def drawn(held: np.ndarray, size: int, address: int, seeds: tuple[int, ...] = (0
     """[R, M, rows] record numbers."""
     streams = MethodStreams(Streams(list(seeds)), [])
     addresses = np.full(len(seeds), address)
-    batch = drawn_batch(streams, "batch", addresses, held, size, CPU, law="poisson")
+    (batch,) = drawn_batches(streams, "batch", addresses, held, size, CPU, law="poisson")
     return records_of(batch).numpy()
 
 

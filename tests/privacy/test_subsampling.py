@@ -22,7 +22,7 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import accountant, price, price_all
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
-from dpfl_cli.privacy.mixed_accountants import ORDERS, _subset_rdp
+from dpfl_cli.privacy.mixed_accountants import ORDERS, _drawn_rdp
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.privacy.subsampling import (
     _log_moments,
@@ -304,16 +304,16 @@ def test_many_levels_of_noise_cost_a_little_more_than_each_by_itself(law: str) -
         for some, when in ((levels, rounds), (levels[:20], rounds[:20]), (levels[20:], rounds[20:]))
     ]
     found = accountant("rdp").epsilon(Ledger((drawn[0],)), 1e-5)
-    apart = [_subset_rdp(one) for one in drawn[1:]]
+    apart = [_drawn_rdp(one) for one in drawn[1:]]
     exact = float(compute_epsilon(ORDERS, sum(apart), 1e-5)[0])
     assert exact < found < 1.04 * exact
     met = calibrate(4.0, 1e-5, accountant("rdp"), lambda z: Ledger((drawn[0].scaled(z),)))
     priced = accountant("rdp").epsilon(Ledger((drawn[0].scaled(met),)), 1e-5)
     assert 4.0 * (1 - 1e-9) <= priced <= 4.0
     steps = entry(tuple(1.02 ** np.arange(40)), 0.1, 40, law=law, rounds=drawn[0].rounds)
-    each = _subset_rdp(replace(steps, count=20, parameter=steps.parameter[:20], rounds=None))
-    other = _subset_rdp(replace(steps, count=20, parameter=steps.parameter[20:], rounds=None))
-    assert _subset_rdp(steps) == pytest.approx(each + other)  # levels on the steps stay there
+    each = _drawn_rdp(replace(steps, count=20, parameter=steps.parameter[:20], rounds=None))
+    other = _drawn_rdp(replace(steps, count=20, parameter=steps.parameter[20:], rounds=None))
+    assert _drawn_rdp(steps) == pytest.approx(each + other)  # levels on the steps stay there
     more = entry((*levels, 3.0), 0.1, 41, law=law, rounds=(*rounds, 41) if law == "fixed" else None)
     assert found < accountant("rdp").epsilon(Ledger((more,)), 1e-5)
 

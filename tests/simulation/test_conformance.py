@@ -111,7 +111,7 @@ def test_every_method_of_the_package_is_among_them() -> None:
 
 @pytest.mark.parametrize(("name", "case"), BUILT_IN)
 def test_a_built_in_method_keeps_what_it_says(name: str, case: Case) -> None:
-    rows = check(case)
+    rows = check(case, [])
     wrong = {row["check"]: row["why"] for row in rows if row["result"] != "pass"}
     if "dp=ldp_privunit" in case.words:  # it adds no Gaussian noise
         assert "only Gaussian noise is measured" in wrong.pop("noise")
@@ -375,7 +375,7 @@ def test_a_method_may_make_a_release_that_nobody_is_charged_for(
 def test_a_client_who_never_takes_part_shows_nothing() -> None:
     words = [*COHORTS[:2], "participation=poisson", "dataset=synthetic", "dataset.clients=5000"]
     (case,) = cases(lookup("algorithm", "fedavg"), words)
-    (row,) = check(case)
+    (row,) = check(case, [])
     assert row["result"] == "refused"
     assert "takes part in none of 3 rounds" in row["why"]
 
