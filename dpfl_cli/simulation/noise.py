@@ -14,7 +14,7 @@ import numpy as np
 
 from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.config.identity import canonical_json
+from dpfl_cli.config.identity import digest
 from dpfl_cli.config.schema import DpSettings
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.calibration import calibrate, refuse_hopeless
@@ -32,7 +32,9 @@ from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation.run_plan import CHOSEN, Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-_calibrated: dict[str, float] = {}  # noise multipliers by what they follow from, for a grid
+_calibrated: dict[
+    tuple[str, Ledger, Ledger], float
+] = {}  # noise multipliers by what they follow from, for a grid
 
 
 def check_calibration(dp: DpSettings) -> None:
@@ -120,6 +122,9 @@ def with_noise(plan: Plan) -> Plan:
     def ledger_of(settings: Any) -> Ledger:
         return mechanism.target.planned(settings, counted.specs, counted.setup)
 
+    def calibrated(noise: float) -> Ledger:
+        return ledger_of(mechanism.target.as_calibrated(settings_of(noise)))
+
     probe = ledger_of(settings_of(1.0))
     increasing = any(entry.kind == "pure" for entry in probe.entries)
     word = plan.accountant_object()  # by which the target is meant
@@ -135,18 +140,16 @@ def with_noise(plan: Plan) -> Plan:
         if dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe)
         else:
-            # what the noise is a function of; a plugin may make it one of more
+            # what noise follows from: how the ledger does from it; of plugins nobody knows
             plugins = any(getattr(plan, group).plugin for group in CHOSEN)
-            alike = {} if plugins else {"seed": None}
-            key = canonical_json([plan.identity | alike, probe.to_json()])
-            noise = _calibrated.get(key) or calibrate(
-                target,
-                dp.delta,
-                word,
-                lambda noise: ledger_of(mechanism.target.as_calibrated(settings_of(noise))),
-                increasing=increasing,
-            )
-            _calibrated[key] = noise
+            meant = [dp.calibration, plan.accountant.identity(), target, dp.delta]
+            known = digest([meant, plan.identity if plugins else None])
+            key = known, calibrated(1.0), calibrated(2.0)
+            if key not in _calibrated:
+                _calibrated[key] = calibrate(
+                    target, dp.delta, word, calibrated, increasing=increasing
+                )
+            noise = _calibrated[key]
     except PrivacyError as error:
         raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
