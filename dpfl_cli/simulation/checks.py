@@ -44,12 +44,6 @@ def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
         raise ConfigError(
             f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}"
         )
-    if dp.unit == "client" and dp.relation == "add_or_remove" and dp.trust in _SENDS:
-        raise ConfigError(
-            f"dp.relation=add_or_remove under dp.trust={dp.trust}: a client that is not there "
-            f"sends no {_SENDS[dp.trust]}, which tells whether it is, at any epsilon; write "
-            "dp.relation=zero_out, where it sends noise alone (the same sensitivity), or dp=cdp"
-        )
 
 
 def _other_unit(algorithm: str, dp: DpSettings) -> str:
@@ -134,6 +128,12 @@ def check_participation(
             raise ConfigError(
                 f"participation.cohort={size:g}: all clients take part; write "
                 "participation=poisson or fixed, or drop it"
+            )
+        if dp.unit == "client" and dp.relation == "add_or_remove" and dp.trust in _SENDS:
+            raise ConfigError(
+                f"dp.relation=add_or_remove under dp.trust={dp.trust}: a client that is not there "
+                f"sends no {_SENDS[dp.trust]}, which tells whether it is, at any epsilon; write "
+                "dp.relation=zero_out, where it sends noise alone (the same sensitivity), or dp=cdp"
             )
         return
     if size is not None and size < 1:

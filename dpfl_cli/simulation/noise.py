@@ -32,9 +32,8 @@ from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation.run_plan import CHOSEN, Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-_calibrated: dict[
-    tuple[str, Ledger, Ledger], float
-] = {}  # noise multipliers by what they follow from, for a grid
+# Noise multipliers by what they follow from, for a grid.
+_calibrated: dict[tuple[str, Ledger, Ledger], float] = {}
 
 
 def check_calibration(dp: DpSettings) -> None:

@@ -187,12 +187,9 @@ def _gains(task: str) -> Claim:
         return replace(sum(gains) / len(gains), text=f"error taken away (task={task}, {words})")
 
     def judge(rows: Rows, best: Any = True, eps: Sequence[float] = ()) -> Comparisons:
+        at = eps or targets_of(rows)
         for clip_norm in CLIP_NORMS[task]:
-            gains = [
-                gain(rows, best, eps or targets_of(rows), method=method, C=clip_norm)
-                for method in METHODS
-            ]
-            yield above(*gains)
+            yield above(*(gain(rows, best, at, method=one, C=clip_norm) for one in METHODS))
 
     return Claim(
         f"c6_gain_{task}",
