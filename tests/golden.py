@@ -457,6 +457,16 @@ RUNS: dict[str, list[str]] = {
     },
     "fedgd": [*SYNTHETIC, "algorithm=fedgd", "dp=secure_aggregation"],
     "fedgd_record": [*GROUPED, "algorithm=fedgd_record", *RECORD["secure_aggregation"][:2]],
+    **{
+        f"fedgd_record {dp} add_or_remove": [
+            *GROUPED,
+            "algorithm=fedgd_record",
+            f"dp={dp}",
+            "dp.unit=record",
+            "dp.relation=add_or_remove",
+        ]
+        for dp in ("ldp", "ldp_privunit", "secure_aggregation")
+    },
     "scaffold secure_aggregation": [*SCAFFOLD, "dp=secure_aggregation"],
     "scaffold warm, shares kept": [
         *SCAFFOLD,
