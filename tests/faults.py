@@ -183,8 +183,8 @@ FAULTS = [
     Fault(
         "the sign of SCAFFOLD's control variates",
         "algorithms/scaffold.py",
-        "control.unsqueeze(1) - own",
-        "own - control.unsqueeze(1)",
+        'drift = control.unsqueeze(1) - state.clients["control"]',
+        'drift = state.clients["control"] - control.unsqueeze(1)',
         "algorithms/test_scaffold.py",
     ),
     Fault(

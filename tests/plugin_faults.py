@@ -34,8 +34,8 @@ MENDS = [
     Fault(
         "privacy plugin: errors of a model say values",
         "models/guarded.py",
-        "where = without_values(error)",
-        "where = error",
+        "said = without_values(error)",
+        "said = error",
         f"{PLUGINS}::test_a_models_error_carries_no_values_and_is_a_refusal",
     ),
     Fault(

@@ -154,7 +154,7 @@ def algorithm(
         declared.proximal, declared.paper, declared.away = proximal, paper, away
         own = "__init__" in vars(target) or "hyper" in signature(target.__init__).parameters
         if not own:
-            declared.__init__ = lambda self, hyper: setattr(self, "hyper", hyper)
+            declared.__init__ = _takes_hyper
         settings: type[Settings] | None = get_type_hints(target).get("hyper")
         if not (isinstance(settings, type) and issubclass(settings, Settings)):
             raise ConfigError(
@@ -164,6 +164,10 @@ def algorithm(
         return component("algorithm", name, revision=revision, settings=settings)(target)
 
     return register
+
+
+def _takes_hyper(self: Any, hyper: Any) -> None:
+    self.hyper = hyper
 
 
 def start(objective: ClientSide, streams: Streams) -> State:

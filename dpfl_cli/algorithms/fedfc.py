@@ -36,7 +36,6 @@ from dpfl_cli.algorithms.api import (
     Bounded,
     ClientSide,
     ConfigError,
-    Diagnostics,
     Field,
     Number,
     Positive,
@@ -104,39 +103,36 @@ def releases(
     ]
 
 
-class Preconditioned:
-    """What DP-FedFC is at both levels: its preconditioner, and the step that it takes."""
+def start_state(objective: ClientSide, streams: Streams) -> State:
+    """The initial model, and a preconditioner [R, p, p] of zeros: there is none yet."""
+    model, size = objective.initial(streams), objective.features
+    return State({"model": model, "preconditioner": model.new_zeros(len(model), size, size)})
 
-    hyper: SecondMomentSettings
-    _covariance: Callable[[ClientSide], Bounded]  # every client's [R, M, p (p + 1) / 2]
-    # [R, d] of the step, from w and P
-    _direction: Callable[[Round, Tensor, Tensor], tuple[Tensor, Diagnostics]]
 
-    @staticmethod
-    def init(objective: ClientSide, streams: Streams) -> State:
-        """The initial model, and a preconditioner [R, p, p] of zeros: there is none yet."""
-        model, size = objective.initial(streams), objective.features
-        return State({"model": model, "preconditioner": model.new_zeros(len(model), size, size)})
+def preconditioner(
+    at: Round,
+    hyper: SecondMomentSettings,
+    covariance: Callable[[ClientSide], Bounded],
+    state: State,
+) -> Tensor:
+    """P = (K + gamma I)^-1 [R, p, p], K the released mean of the clients' covariances, for the runs
+    in their first round.
 
-    def round(self, state: State, at: Round) -> RoundResult:
-        """Makes P = (K + gamma I)^-1, K the released mean of the clients' covariances, for the runs
-        in their first round.
+    Everything after the release is post-processing: noise is drawn for the upper triangle and
+    mirrored, and with `psd_floor=damping` the eigenvalues of K + gamma I that noise took below
+    gamma are set to gamma.
 
-        Everything after that release is post-processing: noise is drawn for the upper triangle and
-        mirrored, and with `psd_floor=damping` the eigenvalues of K + gamma I that noise took below
-        gamma are set to gamma.
-        """
-        hyper, first, objective = self.hyper, at.number == 1, at.objective
-        model, inverse = state.server["model"], state.server["preconditioner"]  # w, P
-        if first.any():
-            covariance = self._covariance(objective)
-            released = at.release("covariance", covariance, charged=first).mean
-            whole = unpacked(released, objective.features)
-            fresh = damped_inverse(whole, hyper.damping, hyper.psd_floor == "damping")
-            inverse = at.where(first, fresh, inverse)
-        direction, diagnostics = self._direction(at, model, inverse)
-        model = model - per_run(hyper.server_lr, model) * direction
-        return State({"model": model, "preconditioner": inverse}), diagnostics
+    Args:
+      covariance: makes every client's [R, M, p (p + 1) / 2].
+      state: holds that of the others.
+    """
+    first, known = at.number == 1, state.server["preconditioner"]
+    if not first.any():
+        return known
+    released = at.release("covariance", covariance(at.objective), charged=first).mean
+    whole = unpacked(released, at.objective.features)
+    fresh = damped_inverse(whole, hyper.damping, hyper.psd_floor == "damping")
+    return at.where(first, fresh, known)
 
 
 @algorithm(
@@ -147,20 +143,30 @@ class Preconditioned:
     proved=ALL_TRUSTS,
     needs={"covariance"},
 )
-class FedFC(Preconditioned):
+class FedFC:
     """DP-FedFC: client gradients, preconditioned by the noisy covariance of the features, clipped
     and averaged.
     """
+
+    hyper: SecondMomentSettings
 
     @staticmethod
     def releases(settings: SecondMomentSettings, run: Setup) -> list[ReleaseSpec]:
         gradient = f"preconditioned client gradient {CLIPPED}"
         return releases(settings, run, gradient, f"client covariance of features {CLIPPED}")
 
-    def _direction(self, at: Round, model: Tensor, inverse: Tensor) -> tuple[Tensor, Diagnostics]:
-        gradient = at.objective.gradient(at.at_clients(model))
-        update = clip(at.objective.precondition(gradient, inverse), self.hyper.clip_norm)  # u_i
-        return at.release("gradient", update).mean, lambda: update_diagnostics(update)
+    init = staticmethod(start_state)
+
+    def round(self, state: State, at: Round) -> RoundResult:
+        hyper, objective = self.hyper, at.objective
+        model = state.server["model"]  # w
+        inverse = preconditioner(at, hyper, self._covariance, state)  # P
+        gradient = objective.gradient(at.at_clients(model))
+        update = clip(objective.precondition(gradient, inverse), hyper.clip_norm)  # u_i
+        mean = at.release("gradient", update).mean
+        model = model - per_run(hyper.server_lr, model) * mean
+        server = {"model": model, "preconditioner": inverse}
+        return State(server), lambda: update_diagnostics(update)
 
     def _covariance(self, objective: ClientSide) -> Bounded:
         """[R, M, p (p + 1) / 2] every client's covariance, clipped as a whole."""

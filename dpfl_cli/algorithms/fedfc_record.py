@@ -29,15 +29,21 @@ from dpfl_cli.algorithms.api import (
     GRADIENT,
     Bounded,
     ClientSide,
-    Diagnostics,
     ReleaseSpec,
     Round,
+    RoundResult,
     Setup,
-    Tensor,
+    State,
     algorithm,
+    per_run,
     scaled,
 )
-from dpfl_cli.algorithms.fedfc import Preconditioned, SecondMomentSettings, releases
+from dpfl_cli.algorithms.fedfc import (
+    SecondMomentSettings,
+    preconditioner,
+    releases,
+    start_state,
+)
 
 
 @algorithm(
@@ -48,10 +54,12 @@ from dpfl_cli.algorithms.fedfc import Preconditioned, SecondMomentSettings, rele
     proved=ALL_TRUSTS,
     needs={"clipped_gradient", "covariance"},
 )
-class FedFCRecord(Preconditioned):
+class FedFCRecord:
     """DP-FedFC at record level: noisy gradients, preconditioned by the noisy covariance of the
     features.
     """
+
+    hyper: SecondMomentSettings
 
     @staticmethod
     def releases(settings: SecondMomentSettings, run: Setup) -> list[ReleaseSpec]:
@@ -62,11 +70,17 @@ class FedFCRecord(Preconditioned):
         )
         return releases(settings, run, GRADIENT, note)
 
-    def _direction(self, at: Round, model: Tensor, inverse: Tensor) -> tuple[Tensor, Diagnostics]:
-        objective = at.objective
-        gradient = objective.clipped_gradient(at.at_clients(model), self.hyper.clip_norm)
+    init = staticmethod(start_state)
+
+    def round(self, state: State, at: Round) -> RoundResult:
+        hyper, objective = self.hyper, at.objective
+        model = state.server["model"]  # w
+        inverse = preconditioner(at, hyper, self._covariance, state)  # P
+        gradient = objective.clipped_gradient(at.at_clients(model), hyper.clip_norm)
         mean = at.release("gradient", gradient).mean  # G
-        return objective.precondition(mean + objective.regulariser_gradient(model), inverse), {}
+        direction = objective.precondition(mean + objective.regulariser_gradient(model), inverse)
+        model = model - per_run(hyper.server_lr, model) * direction
+        return State({"model": model, "preconditioner": inverse}), {}
 
     def _covariance(self, objective: ClientSide) -> Bounded:
         """[R, M, p (p + 1) / 2] every client's covariance of clipped features."""

@@ -58,9 +58,8 @@ whole noise: then it is the messages that are priced.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from dpfl_cli.algorithms.api import (
     CLIPPED,
@@ -89,27 +88,19 @@ from dpfl_cli.algorithms.api import (
 )
 
 
-class Controlled:
-    """What DP-SCAFFOLD is at both levels: how its controls begin."""
+def start_state(objective: ClientSide, streams: Streams) -> State:
+    """The initial model w, and controls of zero: c at the server, one at every client."""
+    model = objective.initial(streams)
+    server = {"model": model, "control": torch.zeros_like(model)}
+    return State(server, {"control": zeros_of(objective, model)})
 
-    hyper: Any
-    _warm_start: Callable[[Tensor, Round], tuple[Tensor, Tensor]]  # controls from gradients at w
 
-    @staticmethod
-    def init(objective: ClientSide, streams: Streams) -> State:
-        """The initial model w, and controls of zero: c at the server, one at every client."""
-        model = objective.initial(streams)
-        server = {"model": model, "control": torch.zeros_like(model)}
-        return State(server, {"control": zeros_of(objective, model)})
-
-    def begun(self, state: State, at: Round) -> tuple[Tensor, Tensor, Tensor]:
-        """w, c and the drifts c - h_i of a round; in the first one of a run after a warm start."""
-        model, control = state.server["model"], state.server["control"]
-        own, first = state.clients["control"], at.number == 1
-        if self.hyper.warm_start and first.any():
-            fresh, theirs = self._warm_start(model, at)
-            control, own = at.where(first, fresh, control), at.where(first, theirs, own)
-        return model, control, control.unsqueeze(1) - own
+def warmed(at: Round, state: State, control: Tensor, own: Tensor) -> State:
+    """The state with these controls for the runs in their first round."""
+    first = at.number == 1
+    control = at.where(first, control, state.server["control"])
+    own = at.where(first, own, state.clients["control"])
+    return State({**state.server, "control": control}, {"control": own})
 
 
 class ScaffoldSettings(LocalSettings):
@@ -128,7 +119,7 @@ class ScaffoldSettings(LocalSettings):
     unit="client",
     away="rests",
 )
-class Scaffold(Controlled):
+class Scaffold:
     """DP-SCAFFOLD: client updates corrected by control variates, clipped and averaged."""
 
     hyper: ScaffoldSettings
@@ -162,9 +153,14 @@ class Scaffold(Controlled):
             half("control", note=f"the same update for the control, {note}"),
         ]
 
+    init = staticmethod(start_state)
+
     def round(self, state: State, at: Round) -> RoundResult:
         hyper = self.hyper
-        model, control, drift = self.begun(state, at)  # w, c, c - h_i
+        if hyper.warm_start and (at.number == 1).any():
+            state = self._warm_start(state, at)
+        model, control = state.server["model"], state.server["control"]  # w, c
+        drift = control.unsqueeze(1) - state.clients["control"]  # c - h_i
         raw = local_update(at, model, hyper, drift)
         update = clip(raw, hyper.clip_norm)  # Delta_i
         release = at.release("update", update)
@@ -187,9 +183,9 @@ class Scaffold(Controlled):
         finite = torch.isfinite(raw).all(dim=-1, keepdim=True)
         return torch.where(finite, raw, 0.0)
 
-    def _warm_start(self, model: Tensor, at: Round) -> tuple[Tensor, Tensor]:
+    def _warm_start(self, state: State, at: Round) -> State:
         """c and h_i from a clipped gradient at w, for the runs in their first round."""
-        gradient = at.objective.gradient(at.at_clients(model))
+        gradient = at.objective.gradient(at.at_clients(state.server["model"]))
         bounded = clip(gradient, self.hyper.clip_norm)
         release = at.release("warm_start", bounded, charged=at.number == 1)
-        return release.mean, self._remembered(gradient, bounded, release)
+        return warmed(at, state, release.mean, self._remembered(gradient, bounded, release))

@@ -45,7 +45,6 @@ from dpfl_cli.algorithms.api import (
     RoundResult,
     Setup,
     State,
-    Tensor,
     algorithm,
     first_round,
     gradient_release,
@@ -54,7 +53,7 @@ from dpfl_cli.algorithms.api import (
     per_run,
     torch,
 )
-from dpfl_cli.algorithms.scaffold import Controlled
+from dpfl_cli.algorithms.scaffold import start_state, warmed
 
 
 class ScaffoldRecordSettings(RecordSettings):
@@ -73,7 +72,7 @@ class ScaffoldRecordSettings(RecordSettings):
     unit="record",
     needs={"clipped_gradient"},
 )
-class ScaffoldRecord(Controlled):
+class ScaffoldRecord:
     """DP-SCAFFOLD at record level: control variates, local steps on clipped, noised gradients."""
 
     hyper: ScaffoldRecordSettings
@@ -94,9 +93,14 @@ class ScaffoldRecord(Controlled):
         )
         return [first, steps]
 
+    init = staticmethod(start_state)
+
     def round(self, state: State, at: Round) -> RoundResult:
         hyper = self.hyper
-        model, _, drift = self.begun(state, at)  # w, c - c_i
+        if hyper.warm_start and (at.number == 1).any():
+            state = self._warm_start(state, at)
+        model, control = state.server["model"], state.server["control"]  # w, c
+        drift = control.unsqueeze(1) - state.clients["control"]  # c - c_i
         local, mean = noisy_steps(at, hyper, model, drift)  # v_i and mean_i v_i
         length = hyper.local_steps * hyper.local_lr  # K eta_l
         own = (model.unsqueeze(1) - local).div_(per_run(length, local)).sub_(drift)
@@ -108,11 +112,11 @@ class ScaffoldRecord(Controlled):
             step = at.where(at.number <= hyper.warm_idle_rounds, torch.zeros_like(step), step)
         return State({"model": model + step, "control": control}, {"control": own}), {}
 
-    def _warm_start(self, model: Tensor, at: Round) -> tuple[Tensor, Tensor]:
+    def _warm_start(self, state: State, at: Round) -> State:
         """c and c_i from a noisy gradient at w, for the runs in their first round."""
-        objective = at.objective
+        model, objective = state.server["model"], at.objective
         start = at.at_clients(model)
         gradient = objective.clipped_gradient(start, self.hyper.clip_norm)
         release = at.release("warm_start", gradient, charged=at.number == 1)
         fresh = release.echo + objective.regulariser_gradient(start)
-        return release.mean + objective.regulariser_gradient(model), fresh
+        return warmed(at, state, release.mean + objective.regulariser_gradient(model), fresh)

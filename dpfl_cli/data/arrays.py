@@ -119,7 +119,6 @@ class Arrays(Kept):
                 len(labels),
                 size,
             )
-        everyone = len(np.unique(pool["clients"])) if "clients" in pool else 0
         if settings.test_fraction:
             tested = held_out_of(pool, settings.test_fraction)
             pool, test = (
@@ -129,15 +128,6 @@ class Arrays(Kept):
         natural, names = None, None
         if "clients" in pool:
             names, natural = np.unique(pool["clients"], return_inverse=True)
-            if lost := everyone - len(names):
-                logger.warning(
-                    "dataset.test_fraction=%g: of %d of the %d clients all records are "
-                    "held out: they are none of the %d that train",
-                    settings.test_fraction,
-                    lost,
-                    everyone,
-                    len(names),
-                )
         info = DatasetInfo(
             name="arrays",
             source="real",

@@ -89,6 +89,11 @@ class Dataset:
     test_natural: ndarray | None = None
     tests_held: bool = False
 
+    @property
+    def tests_owned(self) -> bool:
+        """Whether test records are clients' own, so that metrics on them tell of private data."""
+        return self.tests_held or self.test_natural is not None
+
 
 @dataclass(frozen=True)
 class Partition:

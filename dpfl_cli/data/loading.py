@@ -340,8 +340,9 @@ def held_out(
 def held_out_of(pool: NamedArrays, fraction: float) -> ndarray:
     """[N] bool: which of arrays of one's own are held out for testing, the same for every seed.
 
-    Of every client that they come with such a fraction on average, drawn by a generator of its own
-    name: how many records a client has must say nothing about who of the others is held out.
+    Of every client that they come with such a fraction on average, but for one record, drawn by a
+    generator of its own name: how many records a client has must say nothing about who of the
+    others is held out, or trains.
     """
     size = len(pool["targets"])
     found = np.zeros(size, bool)
@@ -353,9 +354,13 @@ def held_out_of(pool: NamedArrays, fraction: float) -> ndarray:
     ends = np.cumsum(np.bincount(owner))[:-1]
     for name, own in zip(names, np.split(np.argsort(owner, kind="stable"), ends), strict=True):
         draws = stream_generator(0, "data", crc32(str(name).encode()))
-        found[draws.permutation(own)[: int(fraction * len(own) + draws.random())]] = True
+        held = min(int(fraction * len(own) + draws.random()), len(own) - 1)
+        found[draws.permutation(own)[:held]] = True
     if not found.any():
-        fraction_of(fraction, 0, "the records of any client that was drawn")
+        raise ConfigError(
+            f"dataset.test_fraction={fraction:g}: of none of the {len(names)} clients, each of "
+            "which keeps a record, one was drawn; write more"
+        )
     return found
 
 

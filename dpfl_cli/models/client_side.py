@@ -164,7 +164,7 @@ class ClientSide:
     def clipped_gradient(
         self, parameters: Tensor, clip_norm: Tensor, batch: Batch | Tensor | None = None
     ) -> Bounded:
-        """As `Objective` has it."""
+        """As `Objective.clipped_gradient` has it."""
         self._public("clip_norm", clip_norm)
         own, records = self._own(parameters), self._batch(batch)
         mean = self.__objective.clipped_gradient(own, clip_norm, records)

@@ -4,6 +4,7 @@ Two ways to compute, tested equal: a compiled kernel (`cnn_kernel`), on the host
 is, and, where it cannot be built, torch client after client (`Network`).
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,7 @@ from dpfl_cli.models.objective import ByName, misfit
 from dpfl_cli.models.pools import Pools
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
+Kernel = Callable[..., None]  # as `cnn_kernel` makes it
 SMALLEST = 13  # side of an image, of which two convolutions and poolings leave something
 EVALUATED = 256  # test records that the kernel takes as one client
 KERNELS = {"network", "inputs", "losses", "scores"}  # what the kernel knows as they are here
@@ -116,7 +118,7 @@ class CnnObjective(ImageInputs, Network):
         loss, right = torch.from_numpy(rows).to(self.device, self.dtype).unbind(1)
         return {"accuracy": 100.0 * right, "test_loss": loss}
 
-    def _kernel(self) -> Any:
+    def _kernel(self) -> Kernel | None:
         """The compiled kernel, where it applies: float32, numba works, and no subclass says
         otherwise what the kernel computes.
         """
@@ -124,7 +126,7 @@ class CnnObjective(ImageInputs, Network):
         own = any(KERNELS & vars(kind).keys() for kind in kinds[: kinds.index(CnnObjective)])
         return None if own or self.dtype != torch.float32 else compiled_kernel(self.shape)
 
-    def _computed(self, kernel: Any, mode: int, start: Tensor, *numbers: Any) -> ClientValues:
+    def _computed(self, kernel: Kernel, mode: int, start: Tensor, *numbers: Any) -> ClientValues:
         """[R, M, d] what the kernel makes of the clients' records; `numbers` as it takes them."""
         first, out = _table(start), np.empty((self.runs, self.clients, self.dimension), np.float32)
         for number, federation in enumerate(self.federations):
@@ -145,10 +147,10 @@ def _table(values: Tensor) -> np.ndarray:
 
 
 @cache
-def compiled_kernel(shape: CnnShape) -> Any:
+def compiled_kernel(shape: CnnShape) -> Kernel | None:
     """The kernel for a shape, or None, saying so once, where it cannot be built."""
 
-    def make() -> Any:
+    def make() -> Kernel:
         from dpfl_cli.models.cnn_kernel import cnn_kernel  # the compiler takes its time to import
 
         return cnn_kernel(shape)

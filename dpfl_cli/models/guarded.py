@@ -23,7 +23,7 @@ class Guarded:
             except (DpflError, MemoryError):
                 raise
             except Exception as error:
-                where = without_values(error)
-                raise PrivacyError(f"{name} of the model failed: {where}") from error
+                said = without_values(error)
+                raise PrivacyError(f"{name} of the model failed: {said}") from error
 
         return call if callable(found) else found

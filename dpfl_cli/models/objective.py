@@ -9,7 +9,6 @@ equal but faster computation, tested against the definition.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from dpfl_cli.config.options import options_of
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
-from dpfl_cli.privacy.bounded import per_run
+from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 ByName = dict[str, Tensor]
@@ -43,19 +42,9 @@ class Objective(ABC):
     """Losses f_i of M clients for a batch of R runs: f_i = mean over the client's records of their
     loss, + a regulariser h.
 
-    What an objective may add to the first four methods, where its structure allows: a non-smooth
-    part of the problem (`prox`), the second-order methods of `ClientSide`, whose contract stands
-    there, and two that look at the gradients of single records, without the regulariser, which
-    depends on no data:
-
-      clipped_gradient(parameters [R, M, d], clip_norm [R], batch) -> Bounded: [R, M, d] (1 / m_i)
-        sum_j CLIP(grad l_ij(v_i), C) over the m_i = b (or all n_i) records, with the L2 bound C of
-        each; one whose gradient is not finite counts as zero; as `record_bounds.record_mean`.
-      squared_gradient_norms(parameters [R, M, d], batch) -> ClientValues: [R, M, b] their squared
-        norms; zero where a client has no such record.
-
-    There `batch` is [R, M, b] numbers of the client's records, or None for all of them; b is then
-    the largest number of records of a client.
+    What an objective may add to the first four methods, where its structure allows: per-record
+    clipping (`clipped_gradient`, `squared_gradient_norms`), a non-smooth part of the problem
+    (`prox`), and the second-order methods of `ClientSide`, whose contract stands there.
 
     Args:
       settings: the model's settings (equal for all runs of a batch).
@@ -78,13 +67,12 @@ class Objective(ABC):
         "squared_gradient_norms", "damped_solve" (with `largest_curvature`), "covariance" (both
         kinds of it, and `precondition`).
       features: p, the number of features that the model's linear layer sees, where it provides
-        "covariance"; a class method `features_of` has it before anything is read.
+        "covariance".
     """
 
     dtype: torch.dtype
     dimension: int
     features: int
-    squared_gradient_norms: Callable[..., ClientValues]
     solver_residual: float = 0.0
     provides: frozenset[str] = frozenset()
     blank_anew = False
@@ -159,6 +147,11 @@ class Objective(ABC):
         """
         return 0
 
+    @classmethod
+    def features_of(cls, settings: Any, info: DatasetInfo) -> int:
+        """p, `features`, before anything is read."""
+        raise NotImplementedError
+
     @abstractmethod
     def initial(self, streams: Streams) -> Tensor:
         """[R, d] initial global parameters (stream "init")."""
@@ -184,8 +177,7 @@ class Objective(ABC):
         what settings ask for, and `test_metrics` where test records are clients' own.
         """
         asked = getattr(self.settings, "gradient_quantiles", False)
-        data = [federation.dataset for federation in self.federations]
-        owned = any(one.tests_held or one.test_natural is not None for one in data)
+        owned = any(federation.dataset.tests_owned for federation in self.federations)
         more = (QUANTILES if asked else set()) | (self.test_metrics if owned else set())
         return self.unreleased_metrics | more
 
@@ -209,6 +201,35 @@ class Objective(ABC):
             )
             self._divisors[size] = numbers.to(self.dtype)
         return self._divisors[size]
+
+    def clipped_gradient(
+        self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None
+    ) -> Bounded:
+        """Mean over records of the clipped gradients of their losses, without the regulariser,
+        which depends on no data.
+
+        Args:
+          parameters: [R, M, d].
+          clip_norm: [R], C; the L2 bound of each record's gradient. A record whose gradient is not
+            finite counts as zero.
+          batch: [R, M, b] numbers of the client's records, or None for all of them.
+
+        Returns:
+          [R, M, d] (1 / m_i) sum_j CLIP(grad l_ij(v_i), C) over the m_i = b (or all n_i) records,
+          as `record_bounds.record_mean`.
+        """
+        raise NotImplementedError
+
+    def squared_gradient_norms(
+        self, parameters: Tensor, batch: Tensor | None = None
+    ) -> ClientValues:
+        """[R, M, b] squared norms of the records' gradients (without the regulariser); zero where a
+        client has no such record.
+
+        Args: as for `clipped_gradient`; b is the largest number of records of a client where no
+          batch is given.
+        """
+        raise NotImplementedError
 
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """Gradient of h at parameters [..., d]; public, for h depends on no data."""

@@ -4,9 +4,9 @@ layer.
 A bias is one more feature that is always 1, and a frozen layer is a feature map, applied once.
 """
 
-from functools import lru_cache
 from math import prod, sqrt
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.single_layer import SingleLayer
 
 MAP_ROWS = 1 << 13  # records that pass the frozen layer at once
+
+_mapped: WeakKeyDictionary[Records, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
 
 
 class SoftmaxSettings(Settings):
@@ -74,21 +76,23 @@ class SoftmaxRegression(SingleLayer):
         return pad(inputs, (0, 1), value=1.0) if self.settings.bias else inputs
 
 
-@lru_cache(maxsize=4)  # as many as data sets
 def frozen_features(records: Records, settings: SoftmaxSettings, device: torch.device) -> Tensor:
     """[N, H] max(0, A x + b) of all records, with A and b ~ U(-1/sqrt(p), 1/sqrt(p)) drawn from
     `frozen_seed`.
 
     The layer is public and the same for all clients and runs: neither its seed nor its values come
-    from data or from a run's seed. The last four are kept.
+    from data or from a run's seed. The result is kept as long as the records live.
     """
-    width, dtype = settings.frozen_width or 0, DTYPES[settings.precision]
-    inputs = prod(records.features.shape[1:])
-    generator = stream_generator(settings.frozen_seed, "frozen layer")
-    uniform = generator.uniform(-1.0, 1.0, (width, inputs + 1))
+    width, seed, precision = settings.frozen_width or 0, settings.frozen_seed, settings.precision
+    key, known = (width, seed, precision, device), _mapped.setdefault(records, {})
+    if key in known:
+        return known[key]
+    inputs, dtype = prod(records.features.shape[1:]), DTYPES[precision]
+    uniform = stream_generator(seed, "frozen layer").uniform(-1.0, 1.0, (width, inputs + 1))
     layer = torch.from_numpy(uniform / sqrt(inputs)).to(device, dtype)
     mapped = torch.empty(len(records), width, dtype=dtype, device=device)
     for some in slices(len(records), MAP_ROWS):
         part = torch.from_numpy(records.features[some].reshape(-1, inputs)).to(device, dtype)
         mapped[some] = torch.addmm(layer[:, -1], part, layer[:, :-1].T).relu_()
+    known[key] = mapped
     return mapped

@@ -27,19 +27,17 @@ Shape = Literal["vector", "scalar", "matrix"]
 Fields = dict[str, Any]  # of an entry, in JSON
 
 
-def check_rate(one: Any) -> None:
-    """Refuses an entry, or a declaration, with a rate that is no share, or a law of batches by
-    which none is priced.
-    """
-    if one.rate is not None and not 0 < one.rate <= 1:
+def check_rate(name: str, rate: float | None, batch: str) -> None:
+    """Refuses a rate that is no share, and a law of batches by which none is priced."""
+    if rate is not None and not 0 < rate <= 1:
         raise PrivacyError(
-            f"release {one.name}: rate={one.rate:g} is no share of records, or of clients: give "
-            "one above 0 and up to 1, or None"
+            f"release {name}: rate={rate:g} is no share of records, or of clients: give one above "
+            "0 and up to 1, or None"
         )
     known = get_args(HidingLaw)
-    if one.batch not in known:
+    if batch not in known:
         raise PrivacyError(
-            f"release {one.name}: batch={one.batch!r}: batches are priced by {', '.join(known)}"
+            f"release {name}: batch={batch!r}: batches are priced by {', '.join(known)}"
         )
 
 
@@ -102,7 +100,7 @@ class LedgerEntry:
     form: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        check_rate(self)
+        check_rate(self.name, self.rate, self.batch)
         if isinstance(self.parameter, tuple) and len(self.parameter) != self.count:
             raise PrivacyError(
                 f"release {self.name}: {len(self.parameter)} parameters for {self.count} releases"

@@ -256,7 +256,8 @@ class PldAccountant(Accountant):
             if len(pure) > 1:  # each is rounded up to the grid: keep their sum below 0.1 %
                 total = math.fsum(value * count for value, count in pure.items())
                 interval = min(interval, 1e-3 * total / sum(pure.values()))
-            for value in pure if len(pure) == 1 else ():  # a grid on which the epsilon lies
+            if len(pure) == 1:  # a grid on which the epsilon lies
+                (value,) = pure
                 interval = value / max(1, math.ceil(value / interval))
         self._check(bounding._epsilon(entries, delta), width / interval, len(pure))
         whole = parts[0].distribution(interval)

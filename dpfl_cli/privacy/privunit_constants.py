@@ -19,6 +19,9 @@ GammaRule = Literal["paper", "exact"]
 _SIGN_MARGIN = 2e-3
 
 
+LARGEST_DIRECTION = 24.0  # e1 of the exact rule: beyond, 1 - tanh(e1 / 2) is rounding
+
+
 class PrivUnitSettings(Settings):
     """Settings of PrivUnit x ScalarDP.
 
@@ -113,6 +116,12 @@ def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dime
     threshold, gap = exact_threshold(epsilon_direction, dimension)
     if rule == "paper" and (lower := paper_threshold(epsilon_direction, dimension)) < threshold:
         threshold, gap = lower, 1 - lower
+    elif epsilon_direction > LARGEST_DIRECTION:
+        raise ConfigError(
+            f"mechanism.epsilon_direction={epsilon_direction:g}: above {LARGEST_DIRECTION:g} the "
+            "exact rule's probability loses its digits, and a release would cost more than is "
+            "charged; write less, or mechanism.gamma_rule=paper"
+        )
     inside = float(scipy.special.expit(epsilon_cap))
     outside = float(scipy.special.expit(-epsilon_cap))
     if gap < 0.5:
@@ -162,12 +171,8 @@ def exact_threshold(epsilon: float, dimension: int) -> tuple[float, float]:
     gap = 2 * float(scipy.special.betaincinv(a, a, scipy.special.expit(-epsilon)))
     if gap < 0.5:
         return 1 - gap, gap
-    # P(|<V, u>| < gamma) = tanh(epsilon / 2), which loses its digits where it is almost 1
-    if epsilon > 16:
-        squared = scipy.special.betainccinv(0.5, a, 2 * scipy.special.expit(-epsilon))
-    else:
-        squared = scipy.special.betaincinv(0.5, a, math.tanh(epsilon / 2))
-    threshold = math.sqrt(float(squared))
+    # P(|<V, u>| < gamma) = tanh(epsilon / 2)
+    threshold = math.sqrt(float(scipy.special.betaincinv(0.5, a, math.tanh(epsilon / 2))))
     return threshold, 1 - threshold
 
 

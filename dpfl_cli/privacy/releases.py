@@ -117,7 +117,7 @@ class ReleaseSpec:
                 f"release {self.name}: disjoint={self.disjoint}: a round is whole epochs of so "
                 f"many parts, and per_round={self.per_round} is no multiple of that"
             )
-        check_rate(self)
+        check_rate(self.name, self.rate, self.batch)
         if self.disjoint > 1 and self.rate is not None:
             raise PrivacyError(
                 f"release {self.name}: parts of an epoch are no fresh subsets: give disjoint or "

@@ -48,8 +48,8 @@ class Paper:
     authors: str
     title: str
     where: str
-    looks: Mapping[str, Mapping[Any, int]] = field(default_factory=dict)
-    titles: Mapping[str, str] = field(default_factory=dict)
+    looks: Mapping[str, Mapping[Any, int]] = field(default_factory=dict, hash=False)
+    titles: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def citation(self) -> str:
@@ -220,9 +220,9 @@ class Figure(Checked):
     y_range: Annotated[Sequence[float], Field(min_length=2, max_length=2)] | None = None
     share_y: bool = False
     spread: bool | str = True
-    fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict)
+    fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict, hash=False)
     numbers: bool = False
-    marks: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     title: str = ""
 
 
@@ -264,7 +264,7 @@ class Artifact(Checked):
     best: Sequence[Best] = ()
     search: Search | None = None
     show: Mapping[str, str] = field(default_factory=dict)
-    titles: Mapping[str, str] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict, hash=False)
     numbers: str | Path = ""
     paper_runs: NonNegativeInt = 0
     tables: Sequence[Table] = ()

@@ -52,7 +52,7 @@ class Claim(Checked):
     prior: Prior = "open"
     invariant: bool = False
     note: str = ""
-    readings: Mapping[str, Judge | Where] = field(default_factory=dict)
+    readings: Mapping[str, Judge | Where] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

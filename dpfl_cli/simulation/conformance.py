@@ -19,7 +19,7 @@ from scipy.stats import kstest
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import State
-from dpfl_cli.config.errors import DpflError
+from dpfl_cli.config.errors import DpflError, place_in_plugin
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import is_raw, of_cohort, opened, own_values
@@ -28,7 +28,6 @@ from dpfl_cli.privacy.mechanism import Call
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import CLIENT, Data, held, hostile, with_records
-from dpfl_cli.simulation.results import failure_reason
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack
 
@@ -188,7 +187,7 @@ class Kit:
             self._climb(others[-2])
             self._noise()
         except Exception as error:
-            self.faults[check].append(said + failure_reason(error, private=False))
+            self.faults[check].append(said + _line(error))
             self.cut_short = True
 
     def _place(self, data: Data) -> Federation:
@@ -378,6 +377,12 @@ def _files(member: Member) -> dict[str, str]:
     }
 
 
+def _line(error: Exception) -> str:
+    """An error as one line."""
+    kind = "" if isinstance(error, DpflError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split()) + place_in_plugin(error)
+
+
 def _firsts(values: Tensor) -> Tensor:
     """[R, ...] the first run's, for all."""
     return values[:1].expand_as(values).clone()
@@ -387,7 +392,8 @@ def _same(values: Tensor, apart: bool = False, cohort: Cohort | None = None) -> 
     """Whether all runs, who have one cohort, have the first one's values, bit by bit (apart from
     the changed client's: those of the runs between the first and the last).
     """
-    plain = torch.nan_to_num(opened(values), 1e30)  # a copy
+    nan = 1e300 if values.dtype == torch.float64 else 1e30
+    plain = torch.nan_to_num(opened(values), nan)  # a copy
     if apart:
         own = CLIENT if cohort is None else torch.from_numpy(members_of(cohort)[0] == CLIENT)
         plain[1:-1, own] = plain[:1, own]

@@ -132,15 +132,22 @@ def execute_alone(plans: Sequence[Plan], store: RunStore, progress: Progress) ->
                 store.checkpoint_file(plan.id, forced=True).unlink(missing_ok=True)
         counted = plan
         with contextlib.suppress(Exception):  # recorded when the run itself is made
-            stack, rounds = Stack([Member(plan)]), min(plan.rounds, 2)
-            with count_operations() as counter:
-                for _ in range(rounds):
-                    stack.step()
-            # without compiled kernels and elementwise functions; None where nothing else is
-            counted = replace(plan, flops_per_round=counter.get_total_flops() / rounds or None)
+            counted = replace(plan, flops_per_round=_flops_per_round(plan))
         reset_peak()
         outcomes += execute([counted], store, progress, force=True)
     return outcomes
+
+
+def _flops_per_round(plan: Plan) -> float | None:
+    """Operations of a run's first two rounds (or one) over their number, without compiled kernels
+    and elementwise functions; None where nothing else is.
+    """
+    rounds = min(plan.rounds, 2)
+    stack = Stack([Member(plan)])
+    with count_operations() as counter:
+        for _ in range(rounds):
+            stack.step()
+    return counter.get_total_flops() / rounds or None
 
 
 def look_up(
@@ -215,15 +222,7 @@ def _run(plans: Sequence[Plan], store: RunStore, progress: Progress, stop: Stop)
         done = {outcome.plan.id for outcome in outcomes}
         left = [member for member in members if member.plan.id not in done]
         if len(plans) == 1:
-            for member in left:
-                known = store.finished(member.plan.id)
-                if known is None:
-                    files = run_files(member, "failed", reason)
-                    record = store.publish(member.plan.id, files, keep_checkpoint=True)
-                else:  # a finished result is never replaced by a failure, and the checkpoint stays
-                    record, reason = known, f"{reason} (the finished result of before is kept)"
-                outcomes.append(Outcome(member.plan, "failed", record, reason))
-            return outcomes
+            return outcomes + [_failed(member, store, reason) for member in left]
         hint = "; is every option [R] that is a float shaped by per_run(option, values)?"
         progress.say(
             f"{len(left)} runs together stopped ({reason}); they go on one by one"
@@ -236,16 +235,29 @@ def _run(plans: Sequence[Plan], store: RunStore, progress: Progress, stop: Stop)
 
 def _begin(plan: Plan, store: RunStore, progress: Progress) -> Member:
     """The run at its last checkpoint, or at its beginning."""
-    path, member = store.checkpoint_file(plan.id, plan.runtime.force), Member(plan)
-    if path.is_file():
-        try:
-            member = Member.from_bytes(plan, path.read_bytes())
-        except (OSError, ValueError) as error:
-            progress.say(f"{path}: {error}; the run starts from its beginning")
-        else:
-            progress.say(f"{plan.id}: resumed after round {member.round} of {plan.last_round}")
-            progress.advance(member.round)
+    path = store.checkpoint_file(plan.id, plan.runtime.force)
+    if not path.is_file():
+        return Member(plan)
+    try:
+        member = Member.from_bytes(plan, path.read_bytes())
+    except (OSError, ValueError) as error:
+        progress.say(f"{path}: {error}; the run starts from its beginning")
+        return Member(plan)
+    progress.say(f"{plan.id}: resumed after round {member.round} of {plan.last_round}")
+    progress.advance(member.round)
     return member
+
+
+def _failed(member: Member, store: RunStore, reason: str) -> Outcome:
+    """Records a failure with what the run had done. A finished result is never replaced by it, and
+    its checkpoint stays.
+    """
+    plan = member.plan
+    known = store.finished(plan.id)
+    if known is not None:
+        return Outcome(plan, "failed", known, f"{reason} (the finished result of before is kept)")
+    record = store.publish(plan.id, run_files(member, "failed", reason), keep_checkpoint=True)
+    return Outcome(plan, "failed", record, reason)
 
 
 def _note(active: Sequence[Member]) -> str:
@@ -274,13 +286,11 @@ def deferred_interrupt(progress: Progress, alone: bool = True) -> Iterator[Stop]
 
     def hear(number: int) -> None:  # in a thread of its own
         nonlocal seen
-        if number not in numbers:
-            return
-        seen += 1
-        if seen == 1:
+        seen += number in numbers
+        if number in numbers and seen == 1:
             stop.set()
             progress.say("interrupted: stopping when what is done is kept (again to stop at once)")
-        elif alone and is_own_process() and not left.wait(PATIENCE):
+        elif number in numbers and alone and is_own_process() and not left.wait(PATIENCE):
             progress.say("stopped; the same command goes on from the last checkpoint")
             if sys.stderr.isatty():
                 print(SHOW_CURSOR, end="", file=sys.stderr, flush=True)

@@ -5,7 +5,10 @@ What the ledger is worth is the accountants' business whatever set the noise; wh
 nominal `privacy.nominal` says.
 """
 
+import hashlib
 import math
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
@@ -14,7 +17,6 @@ import numpy as np
 
 from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.config.identity import digest
 from dpfl_cli.config.schema import DpSettings
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.calibration import calibrate, refuse_hopeless
@@ -29,11 +31,10 @@ from dpfl_cli.privacy.nominal import (
     why_nominal,
 )
 from dpfl_cli.privacy.releases import ReleaseSpec
-from dpfl_cli.simulation.run_plan import CHOSEN, Plan
+from dpfl_cli.simulation.run_plan import Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-# Noise multipliers by what they follow from, for a grid.
-_calibrated: dict[tuple[str, Ledger, Ledger], float] = {}
+_calibrated: dict[bytes, float] = {}  # noise multipliers by `_follows_from`, for a grid
 
 
 def check_calibration(dp: DpSettings) -> None:
@@ -126,33 +127,42 @@ def with_noise(plan: Plan) -> Plan:
 
     probe = ledger_of(settings_of(1.0))
     increasing = any(entry.kind == "pure" for entry in probe.entries)
-    word = plan.accountant_object()  # by which the target is meant
-    if dp.calibration != "accountant":
-        word = accountant(PROVED.get(dp.calibration, "gdp"))
-        if others := sorted({one.kind for one in probe.entries if not word.knows(one.kind)}):
-            raise ConfigError(
-                f"dp.calibration={dp.calibration} is for Gaussian noise, but "
-                f"mechanism={plan.mechanism.name} makes {others[0]} releases; write "
-                "dp.calibration=accountant"
-            )
+    closed = PROVED.get(dp.calibration)
+    word = accountant(closed) if closed else plan.accountant_object()  # by which it is meant
+    known = word.knows if closed else "gaussian".__eq__  # formulas are of Gaussian noise alone
+    others = sorted({one.kind for one in probe.entries if not known(one.kind)})
+    if dp.calibration != "accountant" and others:
+        raise ConfigError(
+            f"dp.calibration={dp.calibration} is for Gaussian noise, but "
+            f"mechanism={plan.mechanism.name} makes {others[0]} releases; write "
+            "dp.calibration=accountant"
+        )
     try:
         if dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe)
         else:
-            # what noise follows from: how the ledger does from it; of plugins nobody knows
-            plugins = any(getattr(plan, group).plugin for group in CHOSEN)
-            meant = [dp.calibration, plan.accountant.identity(), target, dp.delta]
-            known = digest([meant, plan.identity if plugins else None])
-            key = known, calibrated(1.0), calibrated(2.0)
-            if key not in _calibrated:
-                _calibrated[key] = calibrate(
-                    target, dp.delta, word, calibrated, increasing=increasing
-                )
-            noise = _calibrated[key]
+            key = _follows_from(plan, calibrated)
+            noise = _calibrated.get(key) or calibrate(
+                target, dp.delta, word, calibrated, increasing=increasing
+            )
+            if key:
+                _calibrated[key] = noise
     except PrivacyError as error:
         raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
     return replace(plan, mechanism=replace(mechanism, settings=settings_of(noise)))
+
+
+def _follows_from(plan: Plan, ledger_of: Callable[[float], Ledger]) -> bytes:
+    """What the noise of a plan is a function of, for `_calibrated`: its target, the accountant, and
+    how the ledger follows from noise. Empty where that is not known: a plugin's mechanism or
+    accountant.
+    """
+    if plan.mechanism.plugin or plan.accountant.plugin:
+        return b""
+    meant = plan.dp.calibration, plan.dp.epsilon, plan.dp.delta, plan.accountant.settings
+    ledgers = [ledger_of(level).entries for level in (1.0, 2.0)]
+    return hashlib.sha256(pickle.dumps((meant, plan.accountant.name, ledgers))).digest()
 
 
 def _as_counted(plan: Plan) -> Plan:

@@ -110,17 +110,17 @@ def _planned(config: Config) -> Plan:
         )
     sections = {n: parse_settings(kind, config.get(n), n) for n, kind in SECTIONS.items()}
     chosen: Options = {group: _chosen(group, config.get(group)) for group in CHOSEN}
-    algorithm, mechanism, _, data, partitioner, model = chosen.values()
-    dp, units = sections["dp"], algorithm.target.units
+    dp, units = sections["dp"], chosen["algorithm"].target.units
     if dp.trust == "none" and dp.unit not in units:  # nothing is protected, of neither unit
         dp = sections["dp"] = dp.model_copy(update={"unit": min(units)})
-    check_trust(algorithm, mechanism, dp)
+    check_trust(chosen["algorithm"], chosen["mechanism"], dp)
     check_calibration(dp)
     check_runtime(sections["runtime"], dp)
-    check_needs(algorithm, model)
+    check_needs(chosen["algorithm"], chosen["model"])
+    data, partitioner, model = (chosen[group] for group in ("dataset", "partitioner", "model"))
     info = data.target.info(data.settings)
     clients = partitioner.target.clients(partitioner.settings, info)
-    check_participation(sections["participation"], algorithm, dp, clients)
+    check_participation(sections["participation"], chosen["algorithm"], dp, clients)
     plan = Plan(
         **root.model_dump(),
         **sections,
@@ -131,7 +131,7 @@ def _planned(config: Config) -> Plan:
     )
     check_numbers(plan)
     with closed(plan.data_files):
-        specs = specs_of(algorithm.target, algorithm.settings, plan.setup)
+        specs = specs_of(plan.algorithm.target, plan.algorithm.settings, plan.setup)
     plan = replace(plan, specs=specs)
     check_releases(plan)
     plan = with_noise(plan)

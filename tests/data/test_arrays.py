@@ -410,13 +410,13 @@ def test_a_partition_of_its_own_seed_is_shared_by_runs_of_all_seeds(mine: str) -
         assert np.array_equal(fixed.indices, one.indices)
 
 
-def test_clients_without_a_training_record_are_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_client_keeps_a_record(tmp_path: Path) -> None:
+    path = saved(tmp_path, features=FEATURES, targets=LABELS, clients=CLIENTS)
+    found = Arrays.load(ArraysSettings(path=path, test_fraction=0.99), 0)
+    assert len(found.train) == found.info.clients == 3
     path = saved(tmp_path, features=FEATURES, targets=LABELS, clients=np.arange(12))
-    found = Arrays.load(ArraysSettings(path=path, test_fraction=0.5), 0)
-    assert found.info.clients == len(found.train)
-    assert f"of {12 - len(found.train)} of the 12 clients all records are held out" in caplog.text
+    with pytest.raises(ConfigError, match="of none of the 12 clients"):
+        Arrays.load(ArraysSettings(path=path, test_fraction=0.5), 0)
 
 
 @given(data=st.data())
@@ -453,4 +453,4 @@ def test_a_fraction_is_held_out_on_average(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_trained_on_and_tested_on_is_not_public(mine: str) -> None:
-    assert Arrays.load(ArraysSettings(path=mine, test_path=mine), 0).tests_held
+    assert Arrays.load(ArraysSettings(path=mine, test_path=mine), 0).tests_owned

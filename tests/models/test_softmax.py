@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
 import pytest
 import torch
@@ -328,15 +326,15 @@ def test_a_frozen_layer_is_a_public_feature_map_applied_once(
     assert torch.equal(opened(again.gradient(values)), opened(objective.gradient(values)))
 
 
-def test_frozen_maps_of_a_few_records_are_kept() -> None:
-    kept = [weakref.ref(_with_frozen_map()) for _ in range(6)]
-    assert [one() is not None for one in kept] == [False] * 2 + [True] * 4
-
-
-def _with_frozen_map() -> Records:
-    records = make_federation([2], features=4).dataset.train
-    softmax.frozen_features(records, make_settings(frozen_width=3), torch.device("cpu"))
-    return records
+def test_the_frozen_map_is_let_go_with_its_records() -> None:
+    federation = make_federation([2], features=4)
+    before = len(softmax._mapped)
+    softmax.frozen_features(
+        federation.dataset.train, make_settings(frozen_width=3), torch.device("cpu")
+    )
+    assert len(softmax._mapped) == before + 1
+    del federation
+    assert len(softmax._mapped) == before
 
 
 def test_feature_norm_and_pictures() -> None:

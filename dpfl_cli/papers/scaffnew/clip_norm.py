@@ -55,6 +55,7 @@ from dpfl_cli.reproduction.api import (
     every,
     exact,
     grid,
+    listed_labels,
     shape,
 )
 
@@ -178,13 +179,13 @@ def _grows(task: str) -> Iterator[Claim]:
 
 
 def _gains(task: str) -> Claim:
-    """What the step from slopes of the best numbers to a benefit of local steps says."""
+    """The benefit of local steps, which the paper concludes from how their best numbers grow."""
 
     def gain(rows: Rows, best: Any, eps: Sequence[float], **cell: Any) -> Sample:
         cells = [{"task": task, "eps": one, **cell} for one in eps]
         gains = [rows("error", **of, tau=1) - rows("error", **of, best=best) for of in cells]
-        words = ", ".join(f"{name}={value}" for name, value in cell.items())
-        return replace(sum(gains) / len(gains), text=f"error taken away (task={task}, {words})")
+        words = f"error taken away (task={task}, {listed_labels(cell)})"
+        return replace(sum(gains) / len(gains), text=words)
 
     def judge(rows: Rows, best: Any = True, eps: Sequence[float] = ()) -> Comparisons:
         at = eps or targets_of(rows)
@@ -382,9 +383,8 @@ fig5 = Artifact(
             "DP-ScaffNew, and rises and falls on Reddit's and Messidor's with DP-ScaffNew. Spreads "
             "over seeds are wide. On CIFAR-10 one communication in all, the end of the grid, is "
             "the best at C = 100 at both epsilons. Seed by seed 27 of the 300 best numbers are "
-            "shared with others, of which the smallest is taken, 25 of them on Messidor's "
-            "stand-in, where some runs end with one answer for all images: at C = 50 and "
-            "nominal epsilon 0.5 the best of every seed does.",
+            "shared (the smallest is taken), 25 of them on Messidor's stand-in, where some runs "
+            "end with one answer for all images: at C = 50 and epsilon 0.5 the best ones do.",
             "quick": "As C grows, the mean in the first table, of one seed, rises or stays on "
             "CIFAR-10 and the FEMNIST stand-in with both methods, until one communication in all, "
             "the end of the grid, is the best, and rises on Reddit's with DP-FedAvg; it rises and "

@@ -33,12 +33,12 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
-    Where,
+    Values,
     grid,
     sized,
 )
 
-PROBLEMS: Mapping[str, Where] = {  # step: 1 / L
+PROBLEMS: Mapping[str, Values] = {  # step: 1 / L
     "label100": {"dataset.order": "sorted", "algorithm.local_lr": 0.29920470},
     "file25": {"model.condition": 25, "algorithm.local_lr": 0.28224788},
     "random100": {"dataset.order": "shuffle", "algorithm.local_lr": 0.38092093},
@@ -52,7 +52,7 @@ ITERATIONS = {
         *(250, 270, 300, 320, 360, 400, 450, 500, 560, 620, 700, 800, 1000),
     ),
 }
-COINS: Mapping[str, Where] = {
+COINS: Mapping[str, Values] = {
     "deterministic": {},
     "bernoulli": {"algorithm.schedule": "bernoulli"},
     "bernoulli_end": {"algorithm.schedule": "bernoulli", "algorithm.final_release": True},

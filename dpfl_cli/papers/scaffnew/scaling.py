@@ -35,7 +35,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
-    Where,
+    Values,
     above,
     below,
     claim,
@@ -71,7 +71,7 @@ def _mean_grows(clip_norms: Sequence[float]) -> Judge:
     )
 
 
-def _other_fits(*all_16: str) -> Mapping[str, Where]:
+def _other_fits(*all_16: str) -> Mapping[str, Values]:
     return {
         "through all 16 values, against C / epsilon": {"measures": all_16},
         "both R^2 within 0.05": {"compare": level, "within": 0.05},
