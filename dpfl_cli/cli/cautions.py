@@ -11,7 +11,7 @@ LOSSES = ("relative_distance", "train_loss")  # the first that a run has is look
 
 def cautions(records: Sequence[RunRecord]) -> list[str]:
     """Lines on distinct runs: those that noise, or steps, have spoilt, and unlike limits."""
-    return [*_repairs(records), *_worse(records), *_limits(records)]
+    return [*_repairs(records), *_worse(records), *_trivial(records), *_limits(records)]
 
 
 def _limits(records: Sequence[RunRecord]) -> Iterator[str]:
@@ -53,13 +53,13 @@ def _repairs(records: Sequence[RunRecord]) -> Iterator[str]:
 
 
 def _worse(records: Sequence[RunRecord]) -> Iterator[str]:
-    """That private runs ended further from what they look for than they began, as they do where
-    noise is too large: nothing else says so beside one number.
+    """That runs ended further from what they look for than they began, as they do where noise is
+    too large, or steps are: nothing else says so beside one number.
     """
     done = [record for record in records if record.status == "done"]
-    private = [one for one in done if one.result["privacy"]["trust"] != "none"]
+    quiet = all(record.result["privacy"]["trust"] == "none" for record in done)
     ways: dict[str, list[tuple[float, float]]] = {}  # by the first of LOSSES that a run has
-    for rows in (record.rows for record in private if record.rows):
+    for rows in (record.rows for record in done if record.rows):
         name = next((one for one in LOSSES if one in rows[0]), None)
         if name and rows[0]["round"] == 0:
             last = rows[-1].get(name, inf)  # no cell: not finite
@@ -69,7 +69,23 @@ def _worse(records: Sequence[RunRecord]) -> Iterator[str]:
         if worse:
             first, last = max(worse, key=lambda way: way[1] - way[0])
             which = "" if len(both) == 1 else f" in {len(worse)} of {len(both)} runs"
-            yield (
-                f"{name} ends above where it began{which} ({first:.4g}, then {last:.4g}): too much "
-                "noise, or too large steps."
-            )
+            why = "too large steps" if quiet else "too much noise, or too large steps"
+            yield f"{name} ends above where it began{which} ({first:.4g}, then {last:.4g}): {why}."
+
+
+def _trivial(records: Sequence[RunRecord]) -> Iterator[str]:
+    """That runs end no better than one answer for all test records, which accuracy alone hides."""
+    known = [
+        (record.rows[-1]["accuracy"], share)
+        for record in records
+        if record.status == "done" and (share := record.result["data"].get("largest_class"))
+        if record.rows and "accuracy" in record.rows[-1]
+    ]
+    poor = [share for accuracy, share in known if accuracy <= share]
+    if poor:
+        which = "" if len(known) == 1 else f" in {len(poor)} of {len(known)} runs"
+        share = " to ".join(dict.fromkeys(f"{one:.2f}" for one in (min(poor), max(poor))))
+        yield (
+            f"accuracy ends no higher{which} than that of one answer for all test records, their "
+            f"largest class ({share} %)."
+        )

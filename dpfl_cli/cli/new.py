@@ -40,14 +40,14 @@ def execute(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"new: {name}: write small letters, digits and _, as my_{args.kind}; test_ is for tests"
         )
-    taken = name in component_names(args.kind) or find_spec(name) is not None
-    if taken or iskeyword(name):
-        raise ConfigError(f"new: {name}: means something else already; choose another name")
     names = {"name": name, "Name": "".join(part.capitalize() for part in name.split("_"))}
     paths = {Path(f"{test}{name}.py"): f"{test}{args.kind}.txt" for test in ("", "test_")}
     for path in paths:
         if path.exists():
             raise ConfigError(f"new: {path}: is there already; choose another name")
+    taken = name in component_names(args.kind) or find_spec(name) is not None
+    if taken or iskeyword(name):
+        raise ConfigError(f"new: {name}: means something else already; choose another name")
     for path, template in paths.items():
         text = Template((TEMPLATES / template).read_text()).substitute(names)
         write_output(path, text.encode())

@@ -118,6 +118,10 @@ def _check_together(records: "Sequence[RunRecord]") -> None:
     first = records[0]
     seeds = dict[int, str]()
     for record in records:
+        if len(records) > 1 and record.result["privacy"]["trust"] == "none":
+            raise ConfigError(
+                f"account: {record.id} is not private (dp=none): no epsilon holds for it and others"
+            )
         both = f"account: {first.id} and {record.id}"
         if of(record) != of(first):
             raise ConfigError(

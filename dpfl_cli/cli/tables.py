@@ -253,7 +253,9 @@ def _caption(reports: Sequence[Report]) -> str:
     private = [report for report in reports if report["trust"] != "none"]
     if not private:
         return "no privacy"
-    forms = ("per {unit}", "{relation}", "{trust} trust", "{accountant} accountant")
+    forms = ["per {unit}", "{relation}", "{trust} trust", "{accountant} accountant"]
+    if len({report["delta"] for report in private}) > 1:
+        forms.append("delta {delta:g}")
     parts = ["/".join(sorted({form.format(**report) for report in private})) for form in forms]
     counts = [report["releases"] for report in private if report["releases"]] or [0]
     ends = " to ".join(map(str, sorted({min(counts), max(counts)})))

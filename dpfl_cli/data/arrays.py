@@ -13,7 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from dpfl_cli.config.component import Settings, component
-from dpfl_cli.config.errors import ConfigError, DataError, without_values
+from dpfl_cli.config.errors import ConfigError, DataError, nearest, without_values
 from dpfl_cli.config.own_files import OwnFile, OwnPath, content_of, is_code, own_object, read_own
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.loading import (
@@ -128,6 +128,14 @@ class Arrays(Kept):
         natural, names = None, None
         if "clients" in pool:
             names, natural = np.unique(pool["clients"], return_inverse=True)
+        whole = labels is None and (targets == np.floor(targets)).all()
+        if whole and len(np.unique(targets)) <= FEW:
+            logger.warning(
+                "dataset.path=%s: targets are written as fractions (%.1f), and so regression; for "
+                "classes write whole numbers or words",
+                settings.path,
+                targets[0],
+            )
         info = DatasetInfo(
             name="arrays",
             source="real",
@@ -254,7 +262,7 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
             column = table.pop(name)
             if (empty := column.isna() | (column == "")).any():
                 raise DataError(
-                    f"{where}: column {name} is empty in record {empty.argmax()} (of 0, 1, ...)"
+                    f"{where}: column {name} is empty in record {empty.argmax()} (counted from 0)"
                 )
             odd = ~np.isfinite(pd.to_numeric(column, errors="coerce").to_numpy(np.float64))
             words = column[odd].astype(str).str.strip().str.lower()
@@ -262,15 +270,14 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
             if odd.any() and words.isin([*MISSING, "inf", "-inf"]).all():
                 raise DataError(
                     f"{where}: column {name} is {column[odd].iloc[0]!r} in record {odd.argmax()} "
-                    "(of 0, 1, ...), and numbers in all others: leave that record out, or write "
+                    "(counted from 0), and numbers in all others: leave that record out, or write "
                     "another word"
                 )
             given[kind] = _values(column, fractions=kind == "targets")
         elif name != "clients":
-            columns = shorten(", ".join(map(str, table)), 100, placeholder=" ...")
             raise DataError(
-                f"{where}: no column {name}; its columns are {columns}: name that with {kind}, as "
-                f"dataset.{kind}=COLUMN"
+                f"{where}: no column {name}; {nearest(name, map(str, table))} (name that with "
+                f"{kind} by dataset.{kind}=COLUMN)"
             )
     for name in map(str, table):
         numbers = pd.to_numeric(table[name].replace({"True": 1, "False": 0}), errors="coerce")
@@ -283,7 +290,7 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
             if str(table[name].iloc[record]).strip().lower() in MISSING:
                 what, how = "empty", "fill it (with a mean of the records no epsilon would hold)"
             raise DataError(
-                f"{where}: column {name} is {what} in record {record} (of 0, 1, ...); leave it "
+                f"{where}: column {name} is {what} in record {record} (counted from 0); leave it "
                 f"out, or {how}"
             )
         table[name] = numbers.astype(np.float64)

@@ -73,6 +73,7 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
             "source": plan.info.source,
             "sha256": plan.info.sha256,
             "clients": plan.clients,
+            **({} if status == "failed" else _largest_class(plan)),
             **plan.info.details,
         },
         "timing": {
@@ -100,6 +101,16 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
             model = torch.stack(member.recent).mean(0).numpy(force=True)  # evaluated last, [d]
             files[MODEL] = _npz(np.savez, model=model)
     return sealed(files, result)
+
+
+def _largest_class(plan: Plan) -> Report:
+    """The share in percent of the test records that their largest class has: the accuracy of one
+    answer for all.
+    """
+    test = federation_of(plan).dataset.test
+    if plan.info.classes is None or test is None or test.targets.ndim != 1:
+        return {}
+    return {"largest_class": 100 * float(np.unique_counts(test.targets).counts.max() / len(test))}
 
 
 def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:

@@ -80,6 +80,8 @@ def test_a_run_that_states_no_epsilon_has_no_price(
         priced = dpfl.account(run)
         assert priced.epsilon.isna().all()
         assert set(priced.reason) == {why}
+    assert main(["account", open_.id, failed.id, "--together"]) == 2
+    assert "is not private" in capsys.readouterr().err
     assert main(["account", failed.id]) == 0
     assert "2.28" not in capsys.readouterr().out  # what two releases cost
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -61,14 +62,32 @@ def test_of_one_run_it_is_said_whether_its_noise_can_be_taken_off(
 
 
 def test_runs_that_noise_has_spoilt_say_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of dp=none nothing is said, whatever it comes to."""
+    """And runs that too large steps have."""
     words = ["algorithm=fedavg", "dp.epsilon=0.1", "dp.delta=1e-5", *SMALL]
     assert "relative_distance ends above where it began (1, then" in dpfl(
         capsys, "run", "dp=ldp", *words
     )[1].replace("\n", " ")
     out = dpfl(capsys, "run", "-m", "dp=ldp,cdp", "dp.epsilon=0.1,1e5", *words[:1], *words[2:])[1]
     assert re.search(r"began in [12] of 4 runs", out.replace("\n", " "))
-    assert "above where it" not in dpfl(capsys, "run", "dp=none", "algorithm.local_lr=9", *SMALL)[1]
+    words = ["algorithm=fedavg", "dataset=quadratic", "dp=none", *SMALL]
+    assert "too large steps." in dpfl(capsys, "run", "algorithm.local_lr=9", *words)[1]
+    assert "above where it" not in dpfl(capsys, "run", *words)[1]
+
+
+def test_one_answer_for_all_is_what_accuracy_is_compared_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 20 test records 15 have one class, whatever is learned of features without meaning."""
+    path = tmp_path / "records.npz"
+    features = np.random.default_rng(0).normal(size=(20, 3))
+    np.savez(path, features=features, targets=np.arange(20) % 4 == 0)
+    words = ["dataset=arrays", f"dataset.path={path}", f"dataset.test_path={path}", "rounds=2"]
+    words += ["algorithm=fedavg", "partitioner.clients=4", "dp=cdp", "model=softmax"]
+    out = dpfl(capsys, "run", "mechanism.noise_multiplier=50", *words)[1].replace("\n", " ")
+    assert "accuracy ends no higher than that of one answer for all test records" in out
+    assert "(75.00 %)" in out
+    longer = ["dp=none", "model.bias=true", "rounds=300", "algorithm.local_lr=1"]
+    assert "one answer for all" not in dpfl(capsys, "run", *words, *longer)[1]
 
 
 def test_a_finished_run_says_what_its_guarantee_is_since_a_check(

@@ -219,8 +219,8 @@ def test_a_table_gives_the_records_that_arrays_give(mine: str, name: str, write:
 @pytest.mark.parametrize(
     ("changes", "options", "says"),
     [
-        ({}, {}, "no column targets; its columns are x0, x1, x2, label, hospital"),
-        ({}, {"targets": "lable"}, "no column lable; .*as dataset.targets="),
+        ({}, {}, "no column targets; choose from: hospital, label, x0, x1, x2"),
+        ({}, {"targets": "lable"}, "no column lable; did you mean label.*dataset.targets="),
         ({}, {**NAMED, "clients": "ward"}, "no column ward.*dataset.clients"),
         (
             {"job": ["smith"] * 12},
