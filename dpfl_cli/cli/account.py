@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Iterator
 
-from dpfl_cli.cli.pricing import prices_of, release_line
+from dpfl_cli.cli.pricing import distinct, prices_of, release_line
 from dpfl_cli.cli.tables import collusion_text, is_claimed, is_nominal, print_table, wide_console
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.privacy.nominal import epsilon_number
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     store = RunStore(outputs_dir())
     console = wide_console()
-    records = [*{one.id: one for one in map(store.match, args.runs)}.values()]
+    records = distinct(map(store.match, args.runs))
     for some in [records] if args.together else [[one] for one in records]:
         privacy = some[0].result["privacy"]
         claimed = " (claimed)" * any(is_claimed(one.result["privacy"]) for one in some)

@@ -15,6 +15,7 @@ from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.options import component_names
 from dpfl_cli.simulation.checked import (
     CHECKED,
+    NOT_REACHED,
     UNMEASURED,
     USERS,
     batch_options,
@@ -200,7 +201,7 @@ def _row(case: Case, kits: Sequence["Kit"], check: str) -> dict[str, str]:
         result, why = "FAIL", "; ".join(faults[:2])
         why += f" (and {len(faults) - 2} more)" if len(faults) > 2 else ""
     elif any(kit.cut_short for kit in kits):
-        result, why = "not reached", "an error above ended the trial before all was looked at"
+        result, why = NOT_REACHED, "an error above ended the trial before all was looked at"
     elif not seen.get(check, True):
         result = UNMEASURED
     if plan.dp.mode == "paper":
@@ -250,7 +251,7 @@ def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
     plans = make_plans([with_values(config, run) for run in runs])
     # runs of an own method may mix in later rounds, after a warm-up, say
     more = [with_values(config, {"seed": seed, "rounds": LONGER}) for seed in (0, 1)]
-    longer = make_plans(more) if plan.algorithm.plugin and not own else []
+    longer = make_plans(more) if plan.algorithm.plugin else []
     federation = federation_of(plans[0])
     continuous = np.issubdtype(federation.dataset.train.features.dtype, np.floating)
     if plan.dp.unit == "record" and plan.dp.relation != "replace_one" and not continuous:

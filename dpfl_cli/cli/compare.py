@@ -128,7 +128,7 @@ def _epsilon(records: Sequence[RunRecord]) -> str:
     if not found:
         return "not private"
     values = "\u00a0to\u00a0".join(sorted(found, key=float))  # no line ends within
-    return f"ε\u00a0=\u00a0{values}{' claimed' * is_claimed(reports[0])}"
+    return f"ε\u00a0=\u00a0{values}{' claimed' * any(map(is_claimed, reports))}"
 
 
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -198,8 +198,10 @@ def print_pivot(
     few, many = cells["seeds"].min(), cells["seeds"].max()
     over = f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
     title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over {over}"
-    spent = epsilons_of([record.result["privacy"] for record in records])
-    notes = [*how, f"epsilon {spent}", *privacy_of(records), *cautions(records)]
+    reports = [record.result["privacy"] for record in records]
+    deltas = " and ".join(f"{one:g}" for one in sorted({report["delta"] for report in reports}))
+    spent = f"epsilon {epsilons_of(reports)} at delta {deltas}"
+    notes = [*how, spent, *privacy_of(records), *cautions(records)]
     if form == "latex":
         latex = pd.DataFrame(lines, columns=header).to_latex(index=False, escape=True)
         latex = latex.replace("±", "$\\pm$")

@@ -9,7 +9,7 @@ from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.checked import CHECKED
 from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.results import privacy_statement
-from dpfl_cli.simulation.store import MODEL
+from dpfl_cli.simulation.store import CLAIMED, MODEL
 
 EXIT_RUNS_FAILED = 3
 SETTINGS_SAID = 4  # of a grid, each with a line of its own
@@ -68,14 +68,18 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _of_today(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the guarantee of finished runs with plugins would be now, after a check of these."""
+    """What the guarantee of finished runs would be now: after a check of their plugins, or where
+    dpfl no longer counts it as proved.
+    """
     changed = []
     for one in outcomes:
-        own = any(getattr(one.plan, group).plugin for group in CHECKED)
-        if one.cached and own and one.status == "done":
+        if one.cached and one.status == "done":
+            own = any(getattr(one.plan, group).plugin for group in CHECKED)
             today = privacy_statement(one.plan, one.record.ledger)["guarantee"]
-            if today != one.record.result["privacy"]["guarantee"]:
-                changed.append(f"Since their check: {today} (runtime.force=true notes it).")
+            stated = one.record.result["privacy"]["guarantee"]
+            if today != stated and (own or (CLAIMED in today and CLAIMED not in stated)):
+                since = "Since their check" if own else "By what dpfl knows now"
+                changed.append(f"{since}: {today} (runtime.force=true notes it).")
     return [*dict.fromkeys(changed)][:SETTINGS_SAID]
 
 

@@ -1,7 +1,7 @@
 """What commands about runs share: a plan from overrides, and the lines of a ledger."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,7 @@ def prices_of(records: "Sequence[RunRecord]", delta: float | None) -> "list[Priv
     from dpfl_cli.simulation.plan import load_components
 
     load_components()
+    records = distinct(records)
     _check_together(records)
     reports = [one.result["privacy"] for one in records]
     deltas = {one["delta"] for one in reports} if delta is None else {delta}
@@ -94,13 +95,18 @@ def prices_of(records: "Sequence[RunRecord]", delta: float | None) -> "list[Priv
         raise ConfigError("account: the runs have several deltas: say at which, --delta 1e-5")
     ledger = records[0].ledger
     if len(records) > 1:
-        ledger = together({one.id: one.ledger for one in records})
+        ledger = together({f"{k}:{one.id}": one.ledger for k, one in enumerate(records)})
     found = price_all(ledger, deltas.pop())
     for record, privacy in zip(records, reports, strict=True):
         if record.status == "failed" or privacy["trust"] == "none":
             reason = privacy["epsilon_reason"]
             return [replace(one, epsilon=None, reason=reason) for one in found]
     return found
+
+
+def distinct(records: "Iterable[RunRecord]") -> "list[RunRecord]":
+    """Each run once: of one id there are two where noise is secret and they were made apart."""
+    return [*{(one.id, one.result["files"]["metrics.csv"]): one for one in records}.values()]
 
 
 def _check_together(records: "Sequence[RunRecord]") -> None:

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from dpfl_cli.cli.columns import aligned
 from dpfl_cli.cli.selection import CHOICES, cell_of, repetitions, settings_of, short_names, varying
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN, epsilon_number
+from dpfl_cli.simulation.checked import failed_since
 from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, MODEL, RunRecord
 
 # What is said once where it is equal for all runs.
@@ -163,6 +164,7 @@ def privacy_of(records: Sequence[RunRecord]) -> list[str]:
         for text, count in Counter(report[key] for report in told if report.get(key)).items():
             of = "" if count == len(told) else f" of {count} of {len(told)} runs"
             lines.append(form.format(of, text))
+    lines += dict.fromkeys(f"{line}." for one in records for line in failed_since(one.config))
     # where a model was kept under a guarantee: who can take the noise off it, and where it is said
     # what is not covered
     private = [one for one in records if one.result["privacy"]["trust"] != "none"]
@@ -184,7 +186,11 @@ def _long(report: Report) -> str:
 def epsilons_of(reports: Sequence[Report]) -> str:
     """The smallest and the largest epsilon, as they are told: claimed, nominal."""
     known = sorted(reports, key=lambda one: one["epsilon"] or 0.0)
-    return " to ".join(dict.fromkeys(epsilon_text(one) for one in (known[0], known[-1])))
+    text = " to ".join(dict.fromkeys(epsilon_text(one) for one in (known[0], known[-1])))
+    claimed = sum(map(is_claimed, reports))
+    return text + f" ({claimed} of {len(reports)} claimed)" * (
+        claimed > 0 and "claimed" not in text
+    )
 
 
 def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.machinery import PathFinder
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -80,10 +81,11 @@ def values_of(node: yaml.Node | None) -> int:
 def content_of(path: str) -> str:
     """The SHA-256 of a file; of FILE.py:NAME that of the file, with the name."""
     code = _CODE.fullmatch(path)
-    content = read_own(code["file"] if code else path, "")
+    file = code["file"] if code else path
+    content = read_own(file, "")
     if code is None:
         return hashlib.sha256(content).hexdigest()
-    return f"{_sha256(content, imported(content))}:{code['name']}"
+    return f"{_sha256(content, imported(content, expanded(file).parent))}:{code['name']}"
 
 
 def read_own(path: str, option: str) -> bytes:
@@ -102,16 +104,17 @@ def _sha256(code: bytes, beside: dict[str, list[Path]]) -> str:
     return hashlib.sha256(b"".join([code, *(file.read_bytes() for file in files)])).hexdigest()
 
 
-def imported(code: bytes) -> dict[str, list[Path]]:
-    """Modules and packages that code imports, and that these import, with their files; not those of
-    Python, of dpfl and of installed packages.
+def imported(code: bytes, folder: Path) -> dict[str, list[Path]]:
+    """Modules and packages that code in a folder imports, and that these import, with their files;
+    not those of Python, of dpfl and of installed packages. What lies beside the code counts, for it
+    may change sys.path.
     """
     found: dict[str, list[Path]] = {}
     left = [code]
     while left:
         with suppress(SyntaxError, ValueError):  # importing it will say what is wrong
             for name in _names(ast.parse(left.pop())):
-                if name not in found and (files := _files(name)):
+                if name not in found and (files := _files(name, folder)):
                     found[name] = files
                     left += [file.read_bytes() for file in files]
     return found
@@ -138,12 +141,13 @@ def _names(tree: ast.Module) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def _files(name: str) -> list[Path]:
+def _files(name: str, folder: Path) -> list[Path]:
     """The files of a module or package; none of one that is installed, or that there is not."""
     if name in sys.stdlib_module_names or name == "dpfl_cli":
         return []
     try:
-        spec = importlib.util.find_spec(name)
+        beside = PathFinder.find_spec(name, [str(folder)])
+        spec = importlib.util.find_spec(name) or beside
     except (ImportError, ValueError):
         return []
     folders = [Path(one) for one in (spec and spec.submodule_search_locations) or ()]
@@ -182,7 +186,7 @@ def import_own(path: str, option: str) -> ModuleType:
       ConfigError: it cannot be read or imported.
     """
     content = read_own(path, option)
-    beside = imported(content)
+    beside = imported(content, expanded(path).parent)
     revision = _sha256(content, beside)[:HASH_DIGITS]
     file = expanded(path)
     name = f"dpfl_plugin_{file.stem}_{revision}"

@@ -202,10 +202,13 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> PrivacyCost:
 
 
 def price_all(ledger: Ledger, delta: float) -> list[PrivacyCost]:
-    """The ledger under every registered accountant (and its `variants`), refusals included."""
+    """The ledger under every accountant of dpfl (and its `variants`), refusals included. What a
+    plugin's says of a run stands in that run's own result, as claimed.
+    """
     return [
         price(ledger, accountant(name, options), delta)
         for name, known in components("accountant").items()
+        if known.origin == "dpfl"
         for options in known.target.variants
     ]
 

@@ -18,7 +18,7 @@ from dpfl_cli.simulation.store import json_text
 if TYPE_CHECKING:  # commands that only look import this file, and no torch
     from dpfl_cli.simulation.run_plan import Choice, Options, Plan
 
-UNMEASURED = "not measured"  # as the result of a check
+UNMEASURED, NOT_REACHED = "not measured", "not reached"  # as the result of a check
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
 # methods, and how they protect, that try a model: those that need what it provides, and gradients
 USERS = {
@@ -33,7 +33,8 @@ USERS = {
 
 def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
     """Records what became of the check of a plugin's component, as this plan uses it: of a model,
-    of what its method needs of it.
+    of what its method needs of it. What has failed once stays so, whatever another trial finds, but
+    for a trial that an error has ended.
     """
     ways, method = _ways(plan, group), plan.algorithm
     if group == "model" and not method.plugin:
@@ -41,13 +42,19 @@ def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
         batches = any(size is not None for size in sizes)
         ways.append(_in_short(plan.model, method.name, plan.dp.unit, batches, _drawn(plan)))
     named = getattr(plan, group).identity()
-    found = _noted(group, named) | dict.fromkeys(ways, rows)
-    write_atomically(_file(group, named), json_text(found).encode())
+    known = _noted(group, named)
+    failed = {way for way, of in known.items() if not passed(of) and not _has(of, NOT_REACHED)}
+    fresh = {way: rows for way in ways if way not in failed or not passed(rows)}
+    write_atomically(_file(group, named), json_text(known | fresh).encode())
 
 
 def passed(rows: list[Options]) -> bool:
     """Whether nothing failed; what could not be measured is said apart."""
-    return not any(row["result"] == "FAIL" for row in rows)
+    return not _has(rows, "FAIL")
+
+
+def _has(rows: list[Options], result: str) -> bool:
+    return any(row["result"] == result for row in rows)
 
 
 def failed_check(plan: Plan) -> str | None:
@@ -74,7 +81,8 @@ def failed_since(config: Options) -> list[str]:
         f"{group}={config[group]['name']}: dpfl check of the file as it was has FAILED (in one way "
         "of running it at least)"
         for group in CHECKED
-        if not all(map(passed, _noted(group, config[group]).values()))
+        if "+" in str(config.get(group, {}).get("revision"))  # of a file of somebody's own
+        and not all(map(passed, _noted(group, config[group]).values()))
     ]
 
 

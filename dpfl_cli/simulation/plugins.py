@@ -12,9 +12,7 @@ import importlib.util
 import os
 import shlex
 from collections.abc import Sequence
-from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
-from itertools import accumulate
 from pathlib import Path
 
 from dpfl_cli.config.component import GROUPS, components, registering_from
@@ -94,18 +92,15 @@ def _load_entry(entry: EntryPoint) -> None:
 
 
 def _hash_of(module: str) -> str:
-    """The hash of a module's source, found without importing it, for importing registers."""
-    where: Sequence[str] | None = None
-    spec = None
-    for name in accumulate(module.split("."), "{}.{}".format):  # first the packages that it is in
-        spec = (
-            importlib.util.find_spec(name) if where is None else PathFinder.find_spec(name, where)
-        )
-        if spec is None:
-            raise ModuleNotFoundError(f"no module {name}")
-        where = spec.submodule_search_locations
-    assert spec is not None
-    files = sorted(path for folder in where or () for path in Path(folder).rglob("*.py"))
+    """The hash of the source of a module, or of the whole package that it is in, whose other files
+    it may import; found without importing it, for importing registers.
+    """
+    name = module.partition(".")[0]
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ModuleNotFoundError(f"no module {name}")
+    folders = spec.submodule_search_locations or ()
+    files = sorted(path for folder in folders for path in Path(folder).rglob("*.py"))
     if not files and spec.origin is not None:
         files = [Path(spec.origin)]
     return hashlib.sha256(

@@ -217,7 +217,9 @@ class RunStore:
 
     def match(self, text: str) -> RunRecord:
         """The run that an id, a unique beginning of one, or a path to its folder means."""
-        name = Path(text).name
+        name, runs = Path(text).name, Path(text).absolute().parent
+        if runs.name == "runs" and runs != self.runs.absolute() and is_id(name):
+            return RunStore(runs.parent).match(name)  # of another store
         if is_id(name) and (found := self.find(name)):  # without a look at every run
             return found
         candidates = [record for record in self.all() if record.id.startswith(name)] if name else []

@@ -116,6 +116,11 @@ def test_runs_on_the_same_data_have_a_price_together(
     out = capsys.readouterr().out
     assert "9 releases" in out
     assert "covered: a choice among these runs" in out
+    secret = [*small, "dp.noise=secret", "mechanism.noise_multiplier=2"]
+    twins = [dpfl.run(*secret, "runtime.force=true", quiet=True)[0] for _ in range(2)]
+    assert twins[0].id == twins[1].id
+    assert set(dpfl.account(twins).releases) == {6}  # of one id, and of noise of their own
+    assert set(dpfl.account([runs[0], runs[0]]).releases) == {3}
     drawn = [*small, "participation=poisson", "participation.cohort=3", "accountant=rdp"]
     apart = [dpfl.run(f"seed={seed}", *drawn, quiet=True)[0] for seed in (0, 1)]
     twice = dpfl.calibrate(*drawn, "rounds=6")  # rounds of one run have cohorts of their own, too

@@ -79,6 +79,22 @@ def test_ids_of_runs_of_a_new_identity_map_one_to_one() -> None:
     assert len(renamed([*plans, *plans])) == len({plan.id for plan in plans}) == len(changes)
 
 
+def test_what_lies_beside_a_file_and_is_imported_by_a_path_it_makes_is_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file, helper = tmp_path / "own.py", tmp_path / "beside_own_helper.py"
+    text = "import sys\nsys.path.insert(0, sys.argv and {!r})\nimport beside_own_helper\n"
+    file.write_text(text.format(str(tmp_path)) + "VALUE = beside_own_helper.VALUE\n")
+    found = []
+    for value in (1, 2):
+        helper.write_text(f"VALUE = {value}\n")
+        module = import_own(str(file), "model.path=")
+        assert value == module.VALUE
+        found.append(module.__name__)
+    assert found[0] != found[1]
+
+
 @pytest.mark.parametrize("code", ["VALUE = {}\n", "raise ValueError({})\n"])
 def test_the_code_that_runs_is_the_content_that_counts(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -486,8 +486,16 @@ def test_a_guarantee_says_whether_its_method_was_checked(
 
     assert f"not checked: dpfl check {file}" in guarantee()
     plan = make_plan(compose_config(["algorithm=fedmomentum", "dp=cdp", *words]))
-    for result, said in (("FAIL", f"{CLAIMED}: FAILED its check"), ("pass", "trust: proved")):
-        note_check(plan, "algorithm", [{"check": "marks", "result": result}])
+    ended = [("marks", "FAIL"), ("noise", "not reached")]  # by an error: of other data, say
+    failed = f"{CLAIMED}: FAILED its check"
+    for rows, said in (
+        (ended, failed),
+        ([("marks", "pass")], "trust: proved"),
+        ([("marks", "FAIL")], failed),
+        ([("marks", "pass")], failed),  # which no other trial takes back
+    ):
+        found = [{"check": check, "result": result} for check, result in rows]
+        note_check(plan, "algorithm", found)
         assert "not checked" not in guarantee("algorithm.local_lr=0.3", "seed=1")
         assert said in guarantee()
     other = f"not checked with these settings: dpfl check {file}"
