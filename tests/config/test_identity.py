@@ -89,6 +89,7 @@ def test_what_lies_beside_a_file_and_is_imported_by_a_path_it_makes_is_its_conte
     found = []
     for value in (1, 2):
         helper.write_text(f"VALUE = {value}\n")
+        os.utime(helper, (10**9 + value, 10**9 + value))  # bytecode is by the second
         module = import_own(str(file), "model.path=")
         assert value == module.VALUE
         found.append(module.__name__)
