@@ -16,14 +16,7 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError, nearest, without_values
 from dpfl_cli.config.own_files import OwnFile, OwnPath, content_of, is_code, own_object, read_own
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
-from dpfl_cli.data.loading import (
-    HeldOut,
-    Kept,
-    NamedArrays,
-    held_out_of,
-    logger,
-    own_paths,
-)
+from dpfl_cli.data.loading import HeldOut, Kept, NamedArrays, held_out_of, logger, own_paths
 from dpfl_cli.data.sources import LARGEST, listing_sha256
 from dpfl_cli.data.tables import text_table
 
@@ -96,7 +89,8 @@ class Arrays(Kept):
                 "same order"
             )
         contents = {name: pool_sha256(one) for name, one in pools.items()}
-        if len(contents) > len({*contents.values()}):
+        trained = len(contents) > len({*contents.values()})
+        if trained:
             logger.warning(
                 "dataset.test_path=%s has the records of dataset.path: metrics are of what was "
                 "trained on",
@@ -156,10 +150,8 @@ class Arrays(Kept):
             )
         encoded = _encoded(test["targets"], labels, "dataset.test_path")
         tests = Records(unseen.astype(features.dtype), encoded)
-        trained = len(contents) > len({*contents.values()})
-        return Dataset(
-            info, train, tests, natural, tests_held=trained or settings.test_fraction > 0
-        )
+        private = trained or settings.test_fraction > 0
+        return Dataset(info, train, tests, natural, tests_held=private)
 
 
 @component("partitioner", "file", revision=1, settings=OwnFile)
