@@ -230,7 +230,8 @@ class Streams:
                 (wanted, out, runs, mine, (*address, tile))
                 for address, runs in sharing(self.seeds, wanted.rounds.tolist())
             ]
-        in_threads(_fill, jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
+        if jobs:
+            in_threads(_fill, jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         return out
 
     def _tile(self, wanted: Draw, tile: int, clients: int, dtype: type[np.floating]) -> ndarray:

@@ -33,7 +33,7 @@ from dpfl_cli.data.threads import one_thread_each
 from dpfl_cli.models.losses import CrossEntropy, Loss, right
 from dpfl_cli.models.objective import ByName, Objective, misfit
 from dpfl_cli.models.passes import Layer, Passes
-from dpfl_cli.models.prox import penalty_of
+from dpfl_cli.models.prox import Penalty, penalty_of
 from dpfl_cli.models.records import (
     CPU_BLOCK,
     Block,
@@ -174,9 +174,14 @@ class Dense(Objective):
             return torch.zeros_like(parameters[..., :1]).expand_as(parameters)
         return per_run(self.l2, parameters) * parameters
 
+    @cached_property
+    def penalty(self) -> Penalty:
+        """g."""
+        return penalty_of(self.settings)
+
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As the contract, for the penalty g that settings name."""
-        return penalty_of(self.settings).prox(values, per_run(step, values))
+        return self.penalty.prox(values, per_run(step, values))
 
     def metrics(self, parameters: Tensor) -> ByName:
         """`train_loss`, (1/M) sum_i of the clients' mean loss (of their first records, where

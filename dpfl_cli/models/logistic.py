@@ -32,7 +32,7 @@ from dpfl_cli.models.losses import Logistic
 from dpfl_cli.models.objective import ByName, Objective, misfit
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.passes import Layer
-from dpfl_cli.models.prox import PenaltySettings, penalty_of
+from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.models.single_layer import SingleLayer
 from dpfl_cli.privacy.client_values import opened
 
@@ -141,7 +141,7 @@ class LogisticRegression(SingleLayer):
         """[R] F at models [R, d]."""
         (loss,) = self._scores(self._pool, model, self.loss.values)
         smooth = loss + self.l2 / 2 * model.square().sum(dim=-1)
-        return smooth + penalty_of(self.settings).value(model)
+        return smooth + self.penalty.value(model)
 
     def among(self, federations: list[Federation], index: np.ndarray) -> Objective:
         other: Any = super().among(federations, index)
@@ -184,4 +184,4 @@ class LogisticRegression(SingleLayer):
         features = pool.features[rows, : self.dimension]
         weights = pool.weights[rows] / self.clients
         parts = features.cpu(), pool.targets[rows].cpu(), weights.cpu()
-        return minimiser(LogisticProblem(*parts, l2, penalty_of(self.settings)))
+        return minimiser(LogisticProblem(*parts, l2, self.penalty))

@@ -56,7 +56,7 @@ class Bounded:
         dp.mode=sound.
       source: what tells these contributions from all others; what is derived of them shares it.
       batch: the records that they are of, as they were drawn, or `GIVEN` by a method; None: all.
-      shape: of the vectors or scalars.
+      shape, dtype: of the vectors or scalars.
     """
 
     values: ClientValues
@@ -71,6 +71,7 @@ class Bounded:
     source: object
     batch: OfRecords
     shape: tuple[int, ...]
+    dtype: torch.dtype
     _versions: tuple[int, ...] = field(repr=False, compare=False)
 
     def __init__(self, *_: object, **__: object) -> None:  # nor does dataclasses.replace copy one
@@ -147,6 +148,7 @@ def bounded(
         source=object(),
         batch=batch,
         shape=values.shape,
+        dtype=values.dtype,
     )
 
 
@@ -166,7 +168,7 @@ def _changed(values: Bounded, /, **changes: Any) -> Bounded:
 def _derived(values: Bounded, inside: Tensor, **changes: Any) -> Bounded:
     """What was computed here of bounded values, with what that changes; the proof carries over."""
     marked = of_cohort(client_values(inside), values.cohort)
-    return _changed(values, values=marked, shape=inside.shape, **changes)
+    return _changed(values, values=marked, shape=inside.shape, dtype=inside.dtype, **changes)
 
 
 def claimed(values: Bounded, inside: Tensor) -> Bounded:
@@ -271,11 +273,7 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
 
 
 def squared_norms(vectors: Bounded) -> Bounded:
-    """||v||^2 of bounded vectors: a number in [0, C^2], so C^2 under every relation.
-
-    Returns:
-      values [R, M].
-    """
+    """[R, M] ||v||^2 of bounded vectors: a number in [0, C^2], so C^2 under every relation."""
     if not vectors.is_vector:
         raise PrivacyError("squared norms are taken of bounded vectors [R, M, d]")
     bound = vectors.bound.square()

@@ -194,7 +194,7 @@ class Mechanism(ABC):
                 "Release(averaged=...)"
             )
         of_cohort(found.own, values.cohort)
-        if mask.all():
+        if charged is None or mask.all():
             return found
         received, mean = _only(mask, found.received), _only(mask, found.mean)
         own = None if found.own is None else client_values(_only(mask, found.own))
@@ -325,7 +325,7 @@ class Mechanism(ABC):
             address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
         largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
         length = values.shape[-1] if values.is_vector else 1
-        log.check_form(values.values.dtype, length, self._site.ledger.started)
+        log.check_form(values.dtype, length, self._site.ledger.started)
         log.charge(rounds, charged, largest, length)
         return Call(spec, values, parameters, address, sensitivity, largest)
 
@@ -358,14 +358,14 @@ class Mechanism(ABC):
         proportion to an infinite bound drowns the values, so that nothing leaks until then.
         """
         smallest = torch.finfo(bound.dtype).tiny ** 0.5  # squares below are lost
-        good = ((bound > smallest) & (bound < torch.inf)).all()
         if bound.device.type == "cpu":
-            _demand(name, good)
-        else:
-            self._unread[name] = good & self._unread.get(name, good)
+            _demand(name, all(smallest < one < torch.inf for one in bound.tolist()))
+            return
+        good = ((bound > smallest) & (bound < torch.inf)).all()
+        self._unread[name] = good & self._unread.get(name, good)
 
 
-def _demand(name: str, good: Tensor) -> None:
+def _demand(name: str, good: Tensor | bool) -> None:
     if not good:
         raise PrivacyError(
             f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite "

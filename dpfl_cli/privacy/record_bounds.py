@@ -115,7 +115,7 @@ def mean_clipped(mean: Bounded, clip_norm: Tensor, records: Tensor) -> Bounded:
       clip_norm: [R], C.
       records: [M] or [R, M], m.
     """
-    own, bound = mean.checked(), clip_norm.to(mean.values.dtype)
+    own, bound = mean.checked(), clip_norm.to(mean.dtype)
     claimed = _share(bound, records, own)
     proof = "mean clipped as a whole, sensitivity as if records were clipped (claimed)"
     values = to_ball(own, per_run(bound, own))
@@ -240,7 +240,7 @@ def joined_side(
             "(C1 <= C2)"
         )
         own = _demanded(own, per_run(gradient_clip <= side_clip, own, torch.bool), refusal)
-    other = opened(auxiliary).to(gradient.values.dtype)
+    other = opened(auxiliary).to(gradient.dtype)
     length = vector_norms(other).unsqueeze(-1)
     usable = length <= math.sqrt(torch.finfo(own.dtype).max) / 2  # false for NaN
     other, length = torch.where(usable, other, 0.0), torch.where(usable, length, 0.0).to(own.dtype)
