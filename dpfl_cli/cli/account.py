@@ -8,7 +8,7 @@ from dpfl_cli.cli.pricing import distinct, prices_of, release_line
 from dpfl_cli.cli.tables import collusion_text, is_claimed, is_nominal, print_table, wide_console
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.privacy.nominal import epsilon_number
-from dpfl_cli.simulation.checked import failed_since
+from dpfl_cli.simulation.checked import checks_since
 from dpfl_cli.simulation.store import LARGE_DELTA, RunRecord, RunStore, delta_warning
 
 UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients or batches"
@@ -78,7 +78,7 @@ def _remarks(record: RunRecord, delta: float | None, alone: bool) -> Iterator[st
         guarantee = re.sub(rf"; WARNING: {LARGE_DELTA}[^;]*", "", guarantee)
         guarantee += delta_warning(delta, units, unit)
     yield f"guarantee: {guarantee}"
-    yield from failed_since(record.result["config"])
+    yield from checks_since(record)
     central = privacy.get("epsilon_central")
     if central is not None and own_delta:
         why = f" ({central['reason']})" if central.get("reason") else ""

@@ -11,7 +11,32 @@ LOSSES = ("relative_distance", "train_loss")  # the first that a run has is look
 
 def cautions(records: Sequence[RunRecord]) -> list[str]:
     """Lines on distinct runs: those that noise, or steps, have spoilt, and unlike limits."""
-    return [*_repairs(records), *_worse(records), *_trivial(records), *_limits(records)]
+    found = _repairs, _worse, _trivial, _limits, _unlike, _clipped
+    return [line for lines in found for line in lines(records)]
+
+
+def _unlike(records: Sequence[RunRecord]) -> Iterator[str]:
+    """That a promise is weaker at an equal epsilon, which may look like a better method."""
+    reports = [record.result["privacy"] for record in records]
+    relations = {one["relation"] for one in reports if one["trust"] != "none"}
+    if len(relations) > 1 and "replace_one" in relations:
+        weaker = " and ".join(sorted(relations - {"replace_one"}))
+        yield (
+            f"Runs differ in dp.relation: at an equal epsilon {weaker} promises less than "
+            "replace_one."
+        )
+
+
+def _clipped(records: Sequence[RunRecord]) -> Iterator[str]:
+    """That what stands for no privacy was clipped all the same."""
+    free = [one for one in records if one.result["privacy"]["trust"] == "none"]
+    limits = {one.config["algorithm"].get("clip_norm") for one in free} - {None, inf}
+    if limits:
+        shown = ", ".join(f"{limit:g}" for limit in sorted(limits))
+        yield (
+            f"Runs without privacy were clipped too (algorithm.clip_norm={shown}); for what the "
+            "method does without, algorithm.clip_norm=null."
+        )
 
 
 def _limits(records: Sequence[RunRecord]) -> Iterator[str]:

@@ -180,26 +180,28 @@ def print_pivot(
     how = []
     if best:
         cells = _best_of(cells, [*rows, *cols], best, chosen)
-        how.append(
-            f"In brackets {', '.join(best)} with the best mean, of up to {cells['tried'].max()}: "
-            "chosen by these runs, which flatters it, and covered by no epsilon (see `dpfl account "
-            "--together`)."
+        tried = cells["tried"].max()
+        chosen_here = (
+            f" with the best mean, of up to {tried}: chosen by these runs, which flatters it, and "
+            "covered by no epsilon (see `dpfl account --together`)"
         )
+        how.append(f"In brackets {', '.join(best)}{chosen_here * bool(tried > 1)}.")
+    reports = [record.result["privacy"] for record in records]
+    deltas = " and ".join(f"{one:g}" for one in sorted({report["delta"] for report in reports}))
     if form == "csv":
         cells = cells.drop(columns="text").rename(columns={"privacy": "epsilon_spent"})
         cells.insert(0, "metric", chosen)
+        cells.insert(1, "delta", deltas)
         cells.to_csv(sys.stdout)
         return
     wide = cells["text"].unstack(list(cols), fill_value="", sort=False)
     labels = {name: name if isinstance(name, tuple) else (name,) for name in wide}
     wide = wide[sorted(wide, key=lambda name: [*map(order, labels[name])])]
-    header = [*rows, *(", ".join(labels[name]) for name in wide)]
+    header = [*rows, *(", ".join(map(_heading, cols, labels[name])) for name in wide)]
     lines = wide.reset_index().to_numpy().tolist()
     few, many = cells["seeds"].min(), cells["seeds"].max()
     over = f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
     title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over {over}"
-    reports = [record.result["privacy"] for record in records]
-    deltas = " and ".join(f"{one:g}" for one in sorted({report["delta"] for report in reports}))
     spent = f"epsilon {epsilons_of(reports)} at delta {deltas}"
     notes = [*how, spent, *privacy_of(records), *cautions(records)]
     if form == "latex":
@@ -211,6 +213,14 @@ def print_pivot(
     else:
         print_table(header, lines, title)
         print("\n".join(notes))
+
+
+def _heading(key: str, value: str) -> str:
+    """
+    >>> _heading("epsilon", "4.0"), _heading("algorithm", "fedavg")
+    ('epsilon=4.0', 'fedavg')
+    """
+    return value if key in CHOICES else f"{key}={value}"
 
 
 def _best_of(

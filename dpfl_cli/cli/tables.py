@@ -1,8 +1,10 @@
 """Tables of runs, and how an epsilon is written wherever one is shown."""
 
+import math
+import re
 import statistics
 import textwrap
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -14,7 +16,7 @@ from rich.table import Column, Table
 from dpfl_cli.cli.columns import aligned
 from dpfl_cli.cli.selection import CHOICES, cell_of, repetitions, settings_of, short_names, varying
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN, epsilon_number
-from dpfl_cli.simulation.checked import failed_since
+from dpfl_cli.simulation.checked import checks_since
 from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, MODEL, RunRecord
 
 # What is said once where it is equal for all runs.
@@ -32,6 +34,7 @@ BELOW = {  # key of reports -> how each of its texts is told once, of which runs
     "guarantee": "Guarantee{}: {}.",
     "epsilon_reason": "No epsilon{}: {}.",
 }
+FLOAT = re.compile(r"=-?\d+(\.\d+(e[-+]?\d+)?|e[-+]?\d+)")
 
 
 def wide_console(stderr: bool = False) -> Console:
@@ -161,10 +164,14 @@ def privacy_of(records: Sequence[RunRecord]) -> list[str]:
     told = [{**report, "epsilon_reason": _long(report)} for report in reports]
     lines = [_caption(reports)]
     for key, form in BELOW.items():
-        for text, count in Counter(report[key] for report in told if report.get(key)).items():
-            of = "" if count == len(told) else f" of {count} of {len(told)} runs"
-            lines.append(form.format(of, text))
-    lines += dict.fromkeys(f"{line}." for one in records for line in failed_since(one.config))
+        alike = defaultdict[str, list[str]](list)
+        for text in (report[key] for report in told if report.get(key)):
+            # one command to check a plugin where they differ in numbers that are the same to it
+            alike[FLOAT.sub("=", text) if "dpfl check" in text else text].append(text)
+        for texts in alike.values():
+            of = "" if len(texts) == len(told) else f" of {len(texts)} of {len(told)} runs"
+            lines.append(form.format(of, texts[0]))
+    lines += dict.fromkeys(f"{line}." for one in records for line in checks_since(one))
     # where a model was kept under a guarantee: who can take the noise off it, and where it is said
     # what is not covered
     private = [one for one in records if one.result["privacy"]["trust"] != "none"]
@@ -243,14 +250,19 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     """Mean ± standard deviation (ddof 1), and how many of the runs it is of where not of all.
 
     >>> mean_text([1.0, 2.0], 2), mean_text([1.0], 2)
-    ('1.5 ± 0.71', '1 (1 of 2 runs)')
-    >>> mean_text([5000.0, 5226.0], 2)
-    '5113 ± 160'
+    ('1.50 ± 0.71', '1 (1 of 2 runs)')
+    >>> mean_text([5000.0, 5226.0], 2), mean_text([19.0, 21.0], 2)
+    ('5113 ± 160', '20.0 ± 1.4')
     """
-    text = f"{statistics.fmean(values):.4g}" if values else "none"
+    mean = statistics.fmean(values) if values else 0.0
+    text = f"{mean:.4g}" if values else "none"
     if len(values) > 1:
         spread = statistics.stdev(values)
-        text += f" ± {spread:.0f}" if 100 <= spread < 1e4 else f" ± {spread:.2g}"
+        places = 1 - math.floor(math.log10(spread)) if 0 < spread < math.inf else -1
+        if 0 < places < 6:  # as many as the spread has with two digits
+            text = f"{mean:.{places}f} ± {spread:.{places}f}"
+        else:
+            text += f" ± {spread:.0f}" if 100 <= spread < 1e4 else f" ± {spread:.2g}"
     return text if len(values) == runs else f"{text} ({len(values)} of {runs} runs)"
 
 

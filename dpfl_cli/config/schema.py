@@ -1,8 +1,9 @@
 """Typed config of the parts that every run has; components bring their own settings."""
 
-from typing import Annotated, Literal
+from math import inf
+from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, PositiveFloat
+from pydantic import ByteSize, Field, PositiveFloat, field_validator
 
 from dpfl_cli.config.component import Count, PositiveOrNone, Seed, Settings, Share
 
@@ -38,6 +39,13 @@ class DpSettings(Settings):
     releases: Literal["realised", "expected"] = "realised"
     max_epsilon: PositiveOrNone = None
     noise: Literal["seeded", "secret"] = "seeded"
+
+    @field_validator("epsilon", mode="before")
+    @classmethod
+    def _finite(cls, value: Any) -> Any:
+        if value == inf:
+            raise ValueError("a target is a finite number; without privacy it is dp=none")
+        return value
 
 
 class ParticipationSettings(Settings):

@@ -162,7 +162,8 @@ class Pictures(Kept):
         train, test_part, test = cls.split(settings, pictures)
         note, wanted = " (a stand-in)" if standin else "", settings.train_records
         used(cls.name, "train_records", wanted, len(train), note)
-        used(cls.name, "test_records", settings.test_records, len(test), note)
+        held = " (dataset.held_out)" * (test_part == "train")
+        used(cls.name, "test_records", settings.test_records, len(test), held + note)
         train, test = np.sort(train[:wanted]), test[: settings.test_records]
         info = DatasetInfo(
             name=cls.name,

@@ -4,7 +4,7 @@ what can be written.
 
 import hashlib
 import platform
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -36,6 +36,7 @@ from dpfl_cli.reproduction.reduce import edges_text, rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
 from dpfl_cli.reproduction.search import Job, search
 from dpfl_cli.reproduction.tables import to_csv
+from dpfl_cli.reproduction.verdict import FEWEST
 from dpfl_cli.simulation.execute import Outcome, execute, execute_alone
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
@@ -291,7 +292,23 @@ def dry_run(
         lines.append(f"{job.artifact.name}: {job.horizon or 'nothing is trained'}; {price}")
     if len(jobs) > 1:
         lines.append(f"in all: {estimate(jobs, store, force)}")
-    return lines
+    return [*lines, *_undecidable(jobs)]
+
+
+def _undecidable(jobs: Sequence[Job]) -> Iterator[str]:
+    """Of whose claims none can be decided, which is to be known before the runs are made."""
+    few = [
+        job.artifact.name
+        for job in jobs
+        if job.artifact.trains
+        and job.artifact.claims
+        and all(len(job.artifact.seeds(job.scale, cell.run)) < FEWEST for cell in job.cells)
+    ]
+    if few:
+        yield (
+            f"too few seeds to decide a claim on runs, which takes {FEWEST} at least "
+            f"(seeds={FEWEST}): {', '.join(few)}"
+        )
 
 
 def reproduce(
@@ -319,7 +336,8 @@ def reproduce(
     store.prepare()
     for job in jobs:
         check_metrics(job, store)
-    say(estimate(jobs, store, force))
+    for line in (estimate(jobs, store, force), *_undecidable(jobs)):
+        say(line)
     made: list[Produced] = []
     repeated = set[str]() if force else None
     for number, job in enumerate(jobs, start=1):

@@ -13,7 +13,7 @@ from dpfl_cli.config.component import RECORDS, lookup
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.data.files import write_atomically
-from dpfl_cli.simulation.store import json_text
+from dpfl_cli.simulation.store import RunRecord, json_text
 
 if TYPE_CHECKING:  # commands that only look import this file, and no torch
     from dpfl_cli.simulation.run_plan import Choice, Options, Plan
@@ -70,20 +70,21 @@ def failed_check(plan: Plan) -> str | None:
     return "; ".join(dict.fromkeys(failed)) or None
 
 
-def failed_since(config: Options) -> list[str]:
-    """Lines on a finished run's plugins of which a check has failed, in whatever way it was: the
-    run's own guarantee was written before.
-
-    Args:
-      config: the run's.
+def checks_since(record: RunRecord) -> list[str]:
+    """Lines on a finished run's plugins that were checked since, as their files were: the run's own
+    guarantee was written before. A check has failed, in whatever way it was.
     """
-    return [
-        f"{group}={config[group]['name']}: dpfl check of the file as it was has FAILED (in one way "
-        "of running it at least)"
-        for group in CHECKED
-        if "+" in str(config.get(group, {}).get("revision"))  # of a file of somebody's own
-        and not all(map(passed, _noted(group, config[group]).values()))
-    ]
+    lines, config = [], record.config
+    for group in CHECKED:
+        if "+" not in str(config.get(group, {}).get("revision")):  # of no file of somebody's own
+            continue
+        known = _noted(group, config[group])
+        since = f"{group}={config[group]['name']}: dpfl check of the file as it was has"
+        if not all(map(passed, known.values())):
+            lines.append(f"{since} FAILED (in one way of running it at least)")
+        elif known and "not checked" in record.result["privacy"]["guarantee"]:
+            lines.append(f"{since} passed since; the same dpfl run says whether for its settings")
+    return lines
 
 
 def unchecked(plan: Plan) -> str | None:

@@ -154,7 +154,7 @@ def check_participation(
             "dp.unit=record; write participation=full"
         )
     if algorithm.target.away is None:
-        own = ", or where it is yours @algorithm(..., away=...)"
+        own = ', or give it @algorithm(..., away="stateless"), or "rests": dpfl new algorithm'
         raise ConfigError(
             f"algorithm={algorithm.name} does not say what becomes of clients that are away "
             f"({says}): its source lets all take part in every round; write participation=full"

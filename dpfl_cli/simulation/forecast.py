@@ -40,8 +40,7 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
     for record in store.all()[-NEWEST:]:
         with contextlib.suppress(StoreError):  # a damaged one
             if record.status == "done":
-                seconds = record.result["timing"]["seconds_per_round"]
-                times.setdefault(_kind(record.config), []).append(seconds)
+                times.setdefault(_kind(record.config), []).append(_round_seconds(record.result))
     kinds = [(plan.last_round, _kind(plan.config)) for plan in missing]
     timed = [rounds * statistics.median(times[kind]) for rounds, kind in kinds if kind in times]
     cost = [f"{sum(plan.last_round for plan in missing)} rounds"]
@@ -50,6 +49,18 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
     if len(timed) < len(missing):
         cost.append(f"no finished run is like {len(missing) - len(timed)} of the runs")
     return [*lines, f"cost: {', '.join(cost)}"]
+
+
+def _round_seconds(result: Options) -> float:
+    """Seconds of one round of a finished run, without those until its first evaluated one where
+    more came: what is built or read once, is then.
+    """
+    timing, rounds = result["timing"], result["rounds"]
+    first = min(
+        (number for number in map(int, timing["compute"]) if 0 < number < rounds), default=0
+    )
+    begun = timing["compute"][str(first)] if first else 0.0
+    return float((timing["seconds"] - begun) / max(rounds - first, 1))
 
 
 def _kind(config: Options) -> str:

@@ -343,7 +343,8 @@ def test_a_method_is_found_by_the_name_it_was_asked_for(
     pivot = ["runs", "table", "--rows", "algorithm", "--cols", "algorithm.local_steps"]
     (title, _, header, *_) = dpfl(capsys, *pivot, "--markdown").splitlines()
     assert title.startswith("relative_distance by algorithm.local_steps; mean ± standard deviation")
-    assert header.split("|")[2:4] == [" 1 ", " 5 "]  # not in the order of their rows
+    steps = [f" algorithm.local_steps={number} " for number in (1, 5)]
+    assert header.split("|")[2:4] == steps  # not in the order of their rows
     softmax = ["dataset=synthetic_alpha_beta", "model=softmax", "model.bias=true,false"]
     dpfl(capsys, "run", "-m", *softmax, "rounds=1", "dp=none", "--quiet")
     assert len(listed(capsys, "--where", "model=softmax")) == 2
@@ -355,9 +356,9 @@ def test_a_table_takes_the_best_of_what_was_tried(capsys: pytest.CaptureFixture[
     dpfl(capsys, "run", "-m", *grid, *SMALL, "--quiet")
     words = ["runs", "table", "--rows", "algorithm", "--cols", "dp", "--best", "algorithm.local_lr"]
     header, *lines = dpfl(capsys, *words, "--csv").splitlines()
-    columns = "algorithm,dp,metric,algorithm.local_lr,mean,std,seeds,runs,epsilon_spent,tried"
+    columns = "algorithm,dp,metric,delta,algorithm.local_lr,mean,std,seeds,runs,epsilon_spent,tried"
     assert header == columns
-    for method, _, _, rate, mean, *_, tried in [line.split(",") for line in lines]:
+    for method, _, _, _, rate, mean, *_, tried in [line.split(",") for line in lines]:
         runs = [run for run in listed(capsys) if run["algorithm.name"] == method]
         found = {
             rate: np.mean(
@@ -369,12 +370,28 @@ def test_a_table_takes_the_best_of_what_was_tried(capsys: pytest.CaptureFixture[
         assert float(mean) == pytest.approx(min(found.values()))
     shown = dpfl(capsys, *words, "--markdown")
     assert "covered by no epsilon" in shown
-    assert f"({lines[0].split(',')[3]}) |" in shown
+    assert f"({lines[0].split(',')[4]}) |" in shown
+    assert "flatters" not in dpfl(capsys, *words, "--markdown", "--where", "algorithm.local_lr=0.3")
     cells = pd.DataFrame(
         {"lr": ["a", "b"], "mean": [9.0, 1.0], "seeds": [1, 2], "runs": [2, 2], "text": ["9", "1"]}
     ).assign(algorithm="x")
     best = _best_of(cells.set_index(["algorithm", "lr"]), ["algorithm"], ["lr"], "accuracy")
     assert best["text"].tolist() == ["1 (b)"]
+
+
+def test_what_makes_runs_unlike_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Relations that promise unlike things at one epsilon, and a baseline that was clipped."""
+    drawn = ["participation=poisson", "participation.cohort=6", "dp.relation=add_or_remove"]
+    dpfl(capsys, "run", *SMALL, "algorithm=fedavg", "dp=cdp", *drawn, "accountant=pld")
+    dpfl(capsys, "run", *SMALL, "algorithm=fedavg", "dp=cdp")
+    unlike = "Runs differ in dp.relation: at an equal epsilon add_or_remove promises less than"
+    table = ["runs", "table", "--rows", "algorithm", "--cols", "participation"]
+    assert unlike in dpfl(capsys, *table)
+    assert unlike not in dpfl(capsys, *table, "--where", "participation=poisson")
+    free = ["run", *SMALL, "algorithm=fedavg", "dp=none"]
+    assert "clipped too" not in dpfl(capsys, *free)
+    told = dpfl(capsys, *free, "algorithm.clip_norm=0.25")
+    assert "Runs without privacy were clipped too (algorithm.clip_norm=0.25)" in told
 
 
 def test_unlike_limits_of_methods_are_told(
@@ -386,7 +403,7 @@ def test_unlike_limits_of_methods_are_told(
     table = ["runs", "table", "--rows", "algorithm", "--cols", "dp"]
     assert line in dpfl(capsys, *table)
     (header, row, _) = dpfl(capsys, *table, "--csv").splitlines()
-    assert header == "algorithm,dp,metric,mean,std,seeds,runs,epsilon_spent"
+    assert header == "algorithm,dp,metric,delta,mean,std,seeds,runs,epsilon_spent"
     assert row.startswith("fedavg,cdp,relative_distance,")
     assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=0.3,3")
     assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=1")

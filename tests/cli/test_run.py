@@ -29,6 +29,7 @@ from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.archive import DIFFERS, TAKEN
+from dpfl_cli.simulation.forecast import _round_seconds
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.plugins import load_plugins
 from dpfl_cli.simulation.store import RunStore
@@ -101,6 +102,8 @@ def test_a_finished_run_says_what_its_guarantee_is_since_a_check(
     said = " ".join(dpfl(capsys, *own)[1].split())
     assert "Since their check: (epsilon, delta)-DP per client" in said
     assert "central trust: proved (runtime.force=true notes it)." in said
+    found = " ".join(dpfl(capsys, "runs", "list", "--where", "algorithm=fedmomentum")[1].split())
+    assert "algorithm=fedmomentum: dpfl check of the file as it was has passed since;" in found
 
 
 def test_one_run_prints_its_folder_last(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -540,6 +543,13 @@ def test_flags_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = dpfl(capsys, "run", *SMALL, "-m", "dp=ldp,cdp", "--quiet")
     assert code == 0
     assert len(out.strip().splitlines()) == 2
+
+
+def test_a_forecast_leaves_out_what_is_built_in_the_first_rounds() -> None:
+    timing = {"seconds": 12.0, "compute": {"0": 0.5, "1": 10.0, "4": 11.5}}
+    assert _round_seconds({"rounds": 5, "timing": timing}) == pytest.approx((12 - 10) / (5 - 1))
+    timing["compute"] = {"0": 0.5, "5": 11.5}
+    assert _round_seconds({"rounds": 5, "timing": timing}) == pytest.approx(12 / 5)
 
 
 @pytest.mark.parametrize("launcher", ["dpfl", "joblib"])

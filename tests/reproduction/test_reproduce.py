@@ -675,12 +675,22 @@ mine = Artifact(
 """
 
 
+def test_a_pass_that_can_decide_nothing_says_so_before(capsys: Any) -> None:
+    assert main(["reproduce", "fedexp/table4", "scale=quick", "--dry-run"]) == 0
+    few = "too few seeds to decide a claim on runs, which takes 3 at least (seeds=3): fedexp/table4"
+    assert few in capsys.readouterr().out
+    assert main(["reproduce", "fedexp/table4", "scale=quick", "seeds=3", "--dry-run"]) == 0
+    assert "too few seeds" not in capsys.readouterr().out
+
+
 def test_a_file_of_ones_own(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
     path = tmp_path / "mine.py"
     path.write_text(MINE.replace("CELL", "distance"))
     assert main(["reproduce", str(path), "--dry-run"]) == 0
-    assert "4 runs, 4 to do" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "4 runs, 4 to do" in said
+    assert "too few seeds" not in said  # without a claim
     assert main(["reproduce", str(path), "--quiet"]) == 0
     assert (tmp_path / "outputs/artifacts/local/mine/quick/table.md").is_file()
     page = (tmp_path / "outputs/artifacts/local/mine/quick/table.md").read_text()
