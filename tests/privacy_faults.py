@@ -474,8 +474,8 @@ MENDS = [
     Fault(
         "privacy statements: metrics on held-out records are of public ones",
         "models/objective.py",
-        "(self.test_metrics if owned else set())",
-        "set()",
+        "(set() if owned else self.test_metrics)",
+        "self.test_metrics",
         "data/test_arrays.py models/test_client_mean.py",
     ),
     Fault(

@@ -61,7 +61,6 @@ class Dense(Objective):
     """
 
     provides = frozenset({"clipped_gradient", "squared_gradient_norms"})
-    unreleased_metrics = frozenset({"train_loss"})
     loss: Loss = CrossEntropy()
     ones = 0
 

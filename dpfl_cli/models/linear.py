@@ -34,6 +34,8 @@ class LinearRegression(SingleLayer):
     its step sizes imply).
     """
 
+    public_metrics = frozenset({"distance", "relative_distance"})
+
     @classmethod
     def layers_for(cls, settings: LinearRegressionSettings, info: DatasetInfo) -> list[Layer]:
         """d is the length of a record's feature vector."""
@@ -49,10 +51,6 @@ class LinearRegression(SingleLayer):
     def encoded(self, targets: np.ndarray) -> np.ndarray:
         """y itself."""
         return targets.astype(np.float64)
-
-    def unreleased(self) -> frozenset[str]:
-        """As the contract, with `objective`."""
-        return super().unreleased() | ({"objective"} if self.settings.objective else set())
 
     def metrics(self, parameters: Tensor) -> ByName:
         """`distance` ||w - w*|| and `relative_distance` ||w - w*|| / ||w*|| (where the optimum w*

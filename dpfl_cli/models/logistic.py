@@ -69,7 +69,6 @@ class LogisticRegression(SingleLayer):
     """
 
     loss = Logistic()
-    unreleased_metrics = frozenset({"train_loss", "squared_error", "suboptimality"})
 
     @staticmethod
     def not_covered(settings: LogisticSettings) -> list[str]:

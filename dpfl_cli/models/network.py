@@ -50,7 +50,6 @@ PASS_RECORDS, CLIPPED_VALUES = 1000, 1 << 25  # in a pass; numbers of gradients 
 _dimensions: dict[tuple[Any, str, str], int] = {}  # by what networks are made from, for a grid
 Weighted = tuple[Records, ndarray, ndarray]  # some records of a pool, and their weights
 Scores = Callable[[Tensor, Tensor], ByName]
-WATCHED = "watched_train_loss"
 
 
 class Network(Objective):
@@ -61,7 +60,6 @@ class Network(Objective):
 
     dtype = torch.float32
     provides = frozenset({"clipped_gradient", "squared_gradient_norms"})
-    unreleased_metrics = frozenset({"train_loss"})
     at_once = True  # its minibatch gradients can be one call of vmap over the parameters too
     blank_anew = True  # `among` keeps what a subclass computed of the records
     by_layers = False  # its layers are those of `layer_gradients`
@@ -159,10 +157,6 @@ class Network(Objective):
         rows = [self.initial_values(streams.generator(run, "init")) for run in range(self.runs)]
         return torch.from_numpy(np.stack(rows)).to(self.device, self.dtype)
 
-    def unreleased(self) -> frozenset[str]:
-        watching = getattr(self.settings, "watched_client", None) is not None
-        return super().unreleased() | ({WATCHED} if watching else set())
-
     def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """[R, M, d] of all records or of a batch [R, M, b] of them; 0 for a client without any."""
         if batch is not None and self.device.type != "cpu" and self.at_once:
@@ -212,7 +206,7 @@ class Network(Objective):
         found = self._train_loss(parameters, "train_loss")
         watched = getattr(self.settings, "watched_client", None)
         if watched is not None:
-            found |= self._train_loss(parameters, WATCHED, watched)
+            found |= self._train_loss(parameters, "watched_train_loss", watched)
         return found | self.asked_quantiles(parameters) | self._tested(parameters)
 
     def _tested(self, parameters: Tensor) -> ByName:

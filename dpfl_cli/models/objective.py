@@ -9,6 +9,7 @@ equal but faster computation, tested against the definition.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.options import options_of
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
+from dpfl_cli.models.quantiles import gradient_quantiles
 from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
@@ -59,8 +60,8 @@ class Objective(ABC):
       info: of the dataset.
       dtype: float64 for convex problems, float32 for networks.
       test_metrics: names of the metrics that look at test records.
-      unreleased_metrics: names of the metrics that look at clients' records, and so are covered by
-        no epsilon.
+      public_metrics: names of the metrics that look at no records; all others look at clients', and
+        so are covered by no epsilon.
       solver_residual: relative residual at which `damped_solve` stops, where that is not small
         beside everything else (float32).
       provides: which of the optional methods it has, among "clipped_gradient",
@@ -76,8 +77,8 @@ class Objective(ABC):
     solver_residual: float = 0.0
     provides: frozenset[str] = frozenset()
     blank_anew = False
-    unreleased_metrics: frozenset[str] = frozenset()
-    test_metrics: frozenset[str] = frozenset({"accuracy", "test_error", "test_loss"})
+    public_metrics: frozenset[str] = frozenset()
+    test_metrics = frozenset({"accuracy", "dice", "test_error", "test_loss"})
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A class that says anew what a gradient is takes steps by it: the faster `local_descent`
@@ -172,14 +173,12 @@ class Objective(ABC):
         algorithm.
         """
 
-    def unreleased(self) -> frozenset[str]:
-        """Names of metrics that look at clients' records, where it has them: `unreleased_metrics`,
-        what settings ask for, and `test_metrics` where test records are clients' own.
+    def private(self, metrics: Iterable[str]) -> set[str]:
+        """Those of its metrics that look at clients' records: all but `public_metrics`, and
+        `test_metrics` unless test records are clients' own.
         """
-        asked = getattr(self.settings, "gradient_quantiles", False)
         owned = any(federation.dataset.tests_owned for federation in self.federations)
-        more = (QUANTILES if asked else set()) | (self.test_metrics if owned else set())
-        return self.unreleased_metrics | more
+        return {*metrics} - self.public_metrics - (set() if owned else self.test_metrics)
 
     def asked_quantiles(self, parameters: Tensor) -> ByName:
         """`gradient_quantiles` at global parameters [R, d], where the model has a setting of this

@@ -19,7 +19,6 @@ from dpfl_cli.privacy.client_values import ClientValues, opened
 PERCENT = (50, 60, 70, 80, 90, 100)
 MEAN = "mean_squared_gradient"
 NAMES = (MEAN, *(f"tau_{percent}" for percent in PERCENT))
-QUANTILES = frozenset(NAMES)
 
 
 def gradient_quantiles(squared_norms: ClientValues, records: Tensor) -> dict[str, Tensor]:

@@ -95,8 +95,6 @@ class Unet3d(ClientMeanNetwork):
     dice.
     """
 
-    test_metrics = frozenset({"dice", "test_error", "test_loss"})
-
     @classmethod
     def network(cls, settings: Unet3dSettings, info: DatasetInfo) -> nn.Module:
         labels = info.details.get("labels")

@@ -341,9 +341,8 @@ class Stack:
         if clash := sorted(plain.keys() & {"round", "epsilon", "delta", "status", *metrics}):
             raise ConfigError(f"diagnostic '{clash[0]}': a column has this name; rename it")
         # of a plugin's model nobody knows what its metrics look at, of its data whose the tests are
-        looking = set(metrics)
-        if not (self.plan.model.plugin or self.plan.dataset.plugin):
-            looking &= self.objective.unreleased()
+        unknown = self.plan.model.plugin or self.plan.dataset.plugin
+        looking = {*metrics} if unknown else self.objective.private(metrics)
         looking |= {name for name, value in diagnostics.items() if isinstance(value, Diagnostic)}
         values = {**metrics, **plain}
         finite = torch.isfinite(average).all(dim=1) & torch.isfinite(self.recent[-1]).all(dim=1)

@@ -391,7 +391,11 @@ def test_a_model_outside_of_the_domain_is_not_infinitely_bad() -> None:
 def test_without_regularisation_there_is_no_optimum_to_report() -> None:
     objective = make_objective([5], [0], l2=0.0)
     assert list(objective.metrics(objective.initial(Streams([0])))) == ["train_loss"]
-    assert LogisticRegression.unreleased_metrics == {"train_loss", "squared_error", "suboptimality"}
+    assert objective.private({"train_loss", "squared_error", "suboptimality", "accuracy"}) == {
+        "train_loss",
+        "squared_error",
+        "suboptimality",
+    }
 
 
 def test_an_optimum_at_zero_has_no_relative_error() -> None:

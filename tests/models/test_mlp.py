@@ -341,7 +341,7 @@ def test_metrics(settings: MlpSettings) -> None:
     parameters = objective.initial(Streams([0, 1, 2]))
     found = objective.metrics(parameters)
     assert list(found) == ["train_loss", "accuracy", "test_loss"]
-    assert objective.unreleased_metrics == {"train_loss"}
+    assert objective.private(found) == {"train_loss"}
     for run, which in enumerate(objective.index):
         fed = feds[which]
         model = network(settings, 24 // settings.average_pool**2, parameters[run])

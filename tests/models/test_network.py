@@ -364,7 +364,7 @@ def test_metrics_are_means_over_clients_and_over_test_records() -> None:
         tested = [loss_of(objective, models[run], test, number) for number in range(10)]
         assert found["test_loss"][run].item() == pytest.approx(float(sum(tested)) / 10, rel=1e-12)
         assert 0 <= found["accuracy"][run].item() <= 100
-    assert objective.unreleased() == {"train_loss"}
+    assert objective.private(found) == {"train_loss"}
     assert set(objective_of([federation(test=None)]).metrics(models[:1])) == {"train_loss"}
     segmenting = objective_of([federation(pixels=True)], kind=Segmenting)
     assert set(segmenting.metrics(scattered(segmenting)[:, 0])) == {"train_loss", "agreement"}

@@ -15,7 +15,7 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import logistic, mlp, mobilenet, softmax  # noqa: F401
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
-from dpfl_cli.models.quantiles import MEAN, QUANTILES, gradient_quantiles
+from dpfl_cli.models.quantiles import MEAN, NAMES, gradient_quantiles
 from dpfl_cli.privacy.client_values import client_values, opened
 
 COUNTS = [7, 0, 3]
@@ -42,7 +42,7 @@ def test_the_definition_by_hand() -> None:
         [[[4.0, 1.0, 0.0, 9.0], [7.0, 0.0, 0.0, 0.0]], [[0.0, 0.0, 5.0, 5.0], [5.0, 5.0, 0.0, 0.0]]]
     )
     found = gradient_quantiles(client_values(squared), torch.tensor([[4, 1], [0, 2]]))
-    assert set(found) == QUANTILES
+    assert set(found) == set(NAMES)
     # run 0: 0, 1, 4, 7, 9 of mean 4.2; places ceil(5 q) = 3, 3, 4, 4, 5, 5. Run 1: 5, 5.
     assert found[MEAN].tolist() == [pytest.approx(4.2), 5.0]
     for percent, value in {50: 4, 60: 4, 70: 7, 80: 7, 90: 9, 100: 9}.items():
@@ -100,11 +100,7 @@ def test_every_model_with_norms_reports_them_when_asked(option: str) -> None:
     silent = found.target(settings, feds, np.array([0, 1]))
     models = asked.initial(Streams([0, 1])) + 0.1
     metrics = asked.metrics(models)
-    assert (
-        metrics.keys() - silent.metrics(models).keys()
-        == QUANTILES
-        == asked.unreleased() - silent.unreleased()
-    )
+    assert metrics.keys() - silent.metrics(models).keys() == set(NAMES) == asked.private(NAMES)
     squared = opened(asked.squared_gradient_norms(models.unsqueeze(1).expand(-1, 3, -1))).double()
     for run, fed in enumerate(feds):
         each = np.concatenate(
@@ -135,8 +131,7 @@ def test_the_objective_is_the_mean_over_all_records_of_half_the_squared_residual
     found = objective.metrics(model)
     assert found["objective"].item() == pytest.approx((residuals**2).mean() / 2, rel=1e-12)
     assert found["train_loss"].item() == pytest.approx((residuals**2).mean(), rel=1e-12)
-    assert objective.unreleased() == {"train_loss", "objective"}
-    assert linear([fed]).unreleased() == {"train_loss"}
+    assert objective.private(found) == {"train_loss", "objective"}
     assert "objective" not in linear([fed]).metrics(model)
     assert (
         linear([fed], objective=True, loss_factor=1.0).metrics(model)["objective"].item()
