@@ -28,8 +28,6 @@ from dpfl_cli.models.records import one_thread, product, shared_product
 Curvature = Literal["hessian", "covariance"]
 # relative residual at which conjugate gradients stop
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
-# sums of squares below it have lost digits
-UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}
 # times c: see `clippable_norms`
 ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}
 PRECONDITIONED = 512  # rows of one product with a preconditioner
@@ -42,8 +40,7 @@ def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
     """||H_j||_F = ||x_j||^2 ||diag(p_j) - p_j p_j^T||_F.
 
     The square of the second factor is summed as sum_a (p_a - p_a^2)^2 + 2 sum_{a < b} p_a^2 p_b^2:
-    the same, but no term cancels where one probability is nearly 1. A sum whose squares underflow
-    is taken as `UNDERFLOW`: a bound of the norm, never below it.
+    the same, but no term cancels where one probability is nearly 1. Squares may underflow.
 
     Args:
       probabilities: [..., c, n].
@@ -53,7 +50,7 @@ def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
     before = squares.cumsum(dim=-2)[..., :-1, :]  # sum_{a < b} p_a^2, for b = 1 ... c - 1
     off = before.mul_(squares[..., 1:, :]).sum(dim=-2)
     total = (probabilities - squares).square_().sum(dim=-2).add_(off, alpha=2.0)
-    return squared_norms * total.clamp_(min=UNDERFLOW[total.dtype]).sqrt_()
+    return squared_norms * total.sqrt_()
 
 
 def clippable_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
@@ -61,7 +58,7 @@ def clippable_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
 
     Solvers compute a record's curvature to a rounding error of about c eps ||x||^2. Where one class
     has nearly all the probability, the curvature itself is smaller than that, and with a long x the
-    error would pass any bound on the norm.
+    error would pass any bound on the norm. So would what is lost where squares underflow.
     """
     floor = ROUNDING[probabilities.dtype] * probabilities.shape[-2] * squared_norms
     return torch.maximum(hessian_norms(probabilities, squared_norms), floor)

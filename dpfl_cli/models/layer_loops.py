@@ -30,7 +30,6 @@ from dpfl_cli.models.vectors import (
 )
 
 ROUNDING = 1e3 * np.finfo(np.float64).eps  # see `curvature.clippable_norms`
-UNDERFLOW = 1e4 * np.finfo(np.float64).tiny
 
 _aligned = njit(aligned)
 
@@ -250,7 +249,7 @@ def _probabilities(  # type: ignore[no-untyped-def]
             work[0, j] += p * p
     for j in range(n):
         squared = norm[j] * norm[j]
-        size = squared * max(np.sqrt(max(work[1, j], UNDERFLOW)), ROUNDING * len(z))
+        size = squared * max(np.sqrt(work[1, j]), ROUNDING * len(z))
         shares[j] = share * min(limit / size, 1.0) if size < np.inf else 0.0
     for a in range(len(z)):
         for j in range(n):
