@@ -16,7 +16,7 @@ whole numbers). Each volume is scaled to mean 0 and std 1; histogram standardisa
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,15 +95,11 @@ class FedIxi(FolderDataset):
         paths = [path for pair in subjects.values() for path in pair] + tables
         files = {path.relative_to(folder).as_posix(): path for path in paths}
         sha256, arrays = decoded("fed_ixi", files, str(DECODER), lambda: _decode(subjects))
-        clients = len(HOSPITALS)
+        records, clients = len(subjects), len(HOSPITALS)
         hospital = np.array([HOSPITALS.index(name.split("-")[1]) for name in subjects])
-        if tables:
-            test = _published(tables[0], list(subjects))
-        else:
-            draws = (data_generator(settings, k) for k in range(clients))
-            test = held_out(hospital, settings.test_fraction, draws)
+        test = _published(tables[0], subjects) if tables else held_out(hospital, settings)
         info = DatasetInfo(
-            "fed_ixi", "real", sha256, (1, *SHAPE), None, len(subjects), clients, LABELS, SHAPE
+            "fed_ixi", "real", sha256, (1, *SHAPE), None, records, clients, LABELS, SHAPE
         )
         return split_dataset(info, Records(arrays["volumes"], arrays["masks"]), hospital, test)
 
@@ -176,7 +172,7 @@ def _resized(volume: ndarray) -> ndarray:
     return torch.nn.functional.interpolate(whole, SHAPE, mode="area")[0, 0].numpy()
 
 
-def _published(path: Path, subjects: list[str]) -> ndarray:
+def _published(path: Path, subjects: Iterable[str]) -> ndarray:
     """[N] bool: the subjects that FLamby's table says are for testing."""
     table = read_table(path, ("patient id", "split"))
     test = table.places("split", ("train", "test")) > 0

@@ -11,7 +11,6 @@ EMNIST's files by class are not taken in the place of LEAF's, and images are not
 `femnist_synth` stands in: results say source=standin, and numbers on it are none on the real data.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -85,17 +84,15 @@ class Femnist(FolderDataset):
         key = f"{DECODER} share={settings.share!r} seed={settings.data_seed}"
         sha256, arrays = decoded("femnist", files, key, lambda: _decode(files, settings))
         clients = settings.clients
-        draw = partial(data_generator, settings)
         by_writer = settings.split == "writers"
         dealt = int(arrays["writers"]) if by_writer else len(arrays["labels"])
-        client = draw(_CLIENTS).permutation(np.arange(dealt) % clients)  # of a writer, or a record
+        # of a writer, or a record
+        client = data_generator(settings, _CLIENTS).permutation(np.arange(dealt) % clients)
         if by_writer:
             client = client[arrays["writer"]]
         test = arrays["test"]
         if not test.any():
-            test = held_out(
-                client, settings.test_fraction, (draw(_SPLIT, one) for one in range(clients))
-            )
+            test = held_out(client, settings, _SPLIT)
         return split_dataset(
             DatasetInfo("femnist", "real", sha256, (28, 28), CLASSES, len(client), clients),
             Records(arrays["images"].reshape(-1, 28, 28), arrays["labels"].astype(np.int64)),

@@ -326,14 +326,15 @@ def ranks(labels: ndarray) -> ndarray:
     return pd.Series(labels).groupby(labels).cumcount().to_numpy()
 
 
-def held_out(
-    client: ndarray, fraction: float, generators: Iterable[np.random.Generator]
-) -> ndarray:
-    """[N] bool: so large a fraction of each client's records, drawn by that client's generator."""
+def held_out(client: ndarray, settings: Any, *key: int) -> ndarray:
+    """[N] bool: the settings' `test_fraction` of each client's records, drawn by a generator of the
+    client's own: that of stream "data" at `key` and its number.
+    """
     held = np.zeros(len(client), bool)
-    for number, generator in enumerate(generators):
-        own = generator.permutation(np.flatnonzero(client == number))
-        held[own[: round(fraction * len(own))]] = True
+    for number in np.unique(client).tolist():
+        draws = data_generator(settings, *key, number)
+        own = draws.permutation(np.flatnonzero(client == number))
+        held[own[: round(settings.test_fraction * len(own))]] = True
     return held
 
 

@@ -113,16 +113,16 @@ class Messidor(FolderDataset):
         sha256, arrays = decoded("messidor", used | tables, key, lambda: _decode(used, side))
         names, grades = zip(*graded.values(), strict=True)
         departments, hospital = np.unique(names, return_inverse=True)
-        clients = len(departments)
-        draws = (data_generator(settings, number) for number in range(clients))
         return split_dataset(
-            DatasetInfo("messidor", "real", sha256, (3, side, side), 2, len(grades), clients),
+            DatasetInfo(
+                "messidor", "real", sha256, (3, side, side), 2, len(grades), len(departments)
+            ),
             Records(
                 normalised(arrays["images"]),
                 (np.array(grades) >= settings.positive_grade).astype(np.int64),
             ),
             hospital,
-            held_out(hospital, settings.test_fraction, draws),
+            held_out(hospital, settings),
         )
 
 
