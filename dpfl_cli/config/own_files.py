@@ -9,7 +9,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.machinery import PathFinder
@@ -29,7 +29,7 @@ HASH_DIGITS = 12
 MOST_VALUES = 10**4  # of a config file, with what its aliases repeat
 _contents: dict[str, list[bytes]] = {}  # of modules that plugins import, as they were then
 opened_by: dict[str, set[str]] = {}  # module of a plugin -> files that it opened as it was imported
-_opening: list[set[str]] = []  # of these the ones that are being imported
+_told: list[Callable[[str], object]] = []  # of files that Python opens
 imports_of: dict[str, list[str]] = {}  # module of a plugin -> those that it imports
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
@@ -160,21 +160,26 @@ def _files(name: str, folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _noting_what_is_opened(module: str) -> Iterator[None]:
+def told_of_files(tell: Callable[[str], object]) -> Iterator[None]:
+    """Inside, `tell` is called with the real path of every file that Python is about to open.
+
+    Libraries that open files by themselves (HDF5's, torch's archives) are not seen.
+    """
     _watch()
-    found = opened_by.setdefault(module, set())
-    _opening.append(found)
+    _told.append(tell)
     try:
         yield
     finally:
-        _opening.remove(found)
+        _told.remove(tell)
 
 
 @cache
 def _watch() -> None:
     def note(event: str, details: tuple[Any, ...]) -> None:
-        if _opening and event == "open" and isinstance(details[0], str | bytes | os.PathLike):
-            _opening[-1].add(os.path.realpath(os.fsdecode(details[0])))
+        if _told and event == "open" and isinstance(details[0], str | bytes | os.PathLike):
+            path = os.path.realpath(os.fsdecode(details[0]))
+            for tell in tuple(_told):
+                tell(path)
 
     sys.addaudithook(note)
 
@@ -200,7 +205,8 @@ def import_own(path: str, option: str) -> ModuleType:
     imports_of[name] = [*beside]
     plugin_modules.add(name)
     try:
-        with registering_from(str(Path(path)), revision), _noting_what_is_opened(name):
+        opened = opened_by.setdefault(name, set())
+        with registering_from(str(Path(path)), revision), told_of_files(opened.add):
             # never bytecode that Python kept, maybe of another file of the same size and second
             exec(compile(content, str(file), "exec"), vars(module))
     except BaseException as error:

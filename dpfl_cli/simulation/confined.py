@@ -12,16 +12,16 @@ import os
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import EnumType
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import CellType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.config.errors import PrivacyError, plugin_modules
-from dpfl_cli.config.own_files import imports_of, opened_by
+from dpfl_cli.config.own_files import imports_of, opened_by, told_of_files
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import KEPT_STATE, Unreleased
@@ -204,29 +204,19 @@ def _inside(path: str, places: Sequence[str]) -> bool:
 
 @contextmanager
 def closed(paths: Sequence[Path]) -> Iterator[None]:
-    """Inside, Python refuses to open these files, and those in these folders.
-
-    Libraries that open files by themselves (HDF5's, torch's archives) are not seen.
+    """Inside, Python refuses to open these files, and those in these folders, and no others; what
+    `told_of_files` does not see is not refused.
     """
     global _closed
-    if paths:
-        _watch()
     before, _closed = _closed, tuple(os.path.realpath(path) for path in paths)
     try:
-        yield
+        with told_of_files(_refuse) if paths else nullcontext():
+            yield
     finally:
         _closed = before
 
 
-@cache
-def _watch() -> None:
-    sys.addaudithook(_refuse)
-
-
-def _refuse(event: str, details: tuple[Any, ...]) -> None:
-    if not _closed or event != "open" or not isinstance(details[0], str | bytes | os.PathLike):
-        return
-    path = os.path.realpath(os.fsdecode(details[0]))
+def _refuse(path: str) -> None:
     if _inside(path, _closed):
         raise PrivacyError(
             f"{path}: opened by code of yours while it computes; what it needs of clients' data "
