@@ -80,18 +80,6 @@ class Objective(ABC):
     public_metrics: frozenset[str] = frozenset()
     test_metrics = frozenset({"accuracy", "dice", "test_error", "test_loss"})
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """A class that says anew what a gradient is takes steps by it: the faster `local_descent`
-        that it inherits is of another gradient.
-        """
-        super().__init_subclass__(**options)
-        for parent in cls.__mro__:
-            if "local_descent" in vars(parent):
-                return
-            if "gradient" in vars(parent):
-                cls.local_descent = Objective.local_descent  # type: ignore[method-assign]
-                return
-
     def __init__(
         self,
         settings: Any,

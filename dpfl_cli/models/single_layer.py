@@ -117,9 +117,11 @@ class SingleLayer(Dense):
         drift: Tensor | None = None,
         batches: Tensor | None = None,
     ) -> ClientValues:
-        """As the definition, a client's whole run at once."""
-        kernel = self._kernel
-        if kernel is None or not steps:
+        """As the definition, a client's whole run at once; by the definition where a subclass says
+        anew what a gradient is.
+        """
+        kernel, known = self._kernel, type(self).gradient is Dense.gradient
+        if kernel is None or not known or not steps:
             return super().local_descent(start, learning_rate, steps, drift, batches)
         everywhere = start.unsqueeze(1).expand(-1, self.clients, -1)
         moved = kernel.compute(

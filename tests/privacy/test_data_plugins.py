@@ -22,9 +22,6 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
-from dpfl_cli.models.cnn import CnnObjective
-from dpfl_cli.models.objective import Objective
-from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.simulation.checked import _ways
 from dpfl_cli.simulation.checks import proof_gap
@@ -161,14 +158,21 @@ def test_a_model_in_which_clients_meet_is_listed_and_found(plan: Plan) -> None:
     assert "influence" in examined(plan)
 
 
-@pytest.mark.parametrize("model", [SoftmaxRegression, CnnObjective])
-def test_a_gradient_of_ones_own_is_that_of_local_steps(model: type[Objective]) -> None:
+@pytest.mark.parametrize("option", ["softmax", "mnist_cnn_small"])
+def test_a_gradient_of_ones_own_is_that_of_local_steps(option: str) -> None:
+    images = ["dataset.train_records=12", "dataset.test_records=1", "partitioner.clients=2"]
+    words = [f"model={option}", "dataset=mnist", "partitioner=iid", *images, "algorithm=fedavg"]
+    plan = make_plan(compose_config(words))
+    made = plan.model.settings, [federation_of(plan)], np.zeros(1, int)
     says = {"gradient": lambda self, parameters, batch=None: parameters}
+    model = plan.model.target
     own: Any = type("Own", (model,), says)
     mixed: Any = type("Mixed", (type("Mixin", (), says), model), {})
-    faster: Any = type("Faster", (own,), {"local_descent": model.local_descent})
-    assert own.local_descent is mixed.local_descent is Objective.local_descent
-    assert faster.local_descent is model.local_descent is not Objective.local_descent
+    start = model(*made).initial(Streams([0])) + 1.0
+    rate = torch.tensor([0.5], dtype=start.dtype)
+    for kind in (own, mixed):  # v <- v - v / 2, twice
+        moved = opened(kind(*made).local_descent(start, rate, 2))
+        torch.testing.assert_close(moved, -0.75 * start.unsqueeze(1).expand_as(moved))
 
 
 def test_a_clients_records_are_gone_where_it_holds_others() -> None:
