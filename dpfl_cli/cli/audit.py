@@ -3,10 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.pricing import add_run_arguments, plan_of
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.data.files import write_output
 from dpfl_cli.simulation.progress import Progress
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dpfl_cli.algorithms.scaffnew_bound import MessageNoise, ScaffnewBound
-from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.pricing import add_run_arguments, plan_of
 from dpfl_cli.cli.tables import print_table
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.data.files import write_output
 from dpfl_cli.privacy.nominal import (
     clipped_sensitivity,
     epsilon_number,

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from dpfl_cli.cli.cautions import cautions
-from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.selection import (
     CHOICES,
     order,
@@ -27,6 +26,7 @@ from dpfl_cli.cli.tables import SHOWN, epsilons_of, is_claimed, mean_text, print
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id, text_of
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.data.files import write_output
 from dpfl_cli.privacy.nominal import rounded_up
 from dpfl_cli.simulation.store import RunRecord
 

@@ -9,9 +9,9 @@ from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
-from dpfl_cli.cli.files import write_output
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.options import component_names
+from dpfl_cli.data.files import write_output
 
 TEMPLATES = Path(__file__).parent / "templates"
 TRY = {  # how a file is tried

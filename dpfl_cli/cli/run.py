@@ -164,7 +164,7 @@ def _through_hydra(flags: Mapping[str, Any], overrides: Sequence[str]) -> int:
 
 def _kept(results: Path) -> str:
     """Keeps what a sweeper that searches, such as Optuna's, has written; a line about it."""
-    from dpfl_cli.cli.files import write_output
+    from dpfl_cli.data.files import write_output
 
     text, command = results.read_text(), os.environ[COMMAND]
     file = outputs_dir() / "searches" / f"{content_id([command, text])}.yaml"

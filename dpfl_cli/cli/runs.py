@@ -11,11 +11,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.selection import Needs, cell_of, chosen, load, narrowed, row_of
 from dpfl_cli.cli.tables import epsilon_remark, print_results, wide_console
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.data.files import write_output
 from dpfl_cli.simulation.archive import DIFFERS, KNOWN, TAKEN, packed, take
 from dpfl_cli.simulation.store import RunRecord, RunStore
 

@@ -2,13 +2,17 @@
 what is new.
 """
 
+import hashlib
 import os
 import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.threads import in_threads
+
+DIGEST = 32  # bytes of a SHA-256
 
 
 def write_atomically(path: Path, payload: bytes) -> None:
@@ -24,6 +28,25 @@ def write_atomically(path: Path, payload: bytes) -> None:
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_output(path: Path, payload: bytes) -> None:
+    """Writes a file for a user as `write_atomically` does; to a pipe or a device as it is.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            target.write_bytes(payload)  # which must not be replaced by a file
+        else:
+            write_atomically(target, payload)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}); name a file that can, or set "
+            "DPFL_OUTPUTS to a folder"
+        ) from error
 
 
 def replace_folder(target: Path, files: Mapping[str, bytes], new: Path, old: Path) -> None:
@@ -44,6 +67,19 @@ def replace_folder(target: Path, files: Mapping[str, bytes], new: Path, old: Pat
         target.rename(old)
     new.rename(target)
     _sync(target.parent)
+
+
+def with_digest(content: bytes) -> bytes:
+    """A content behind its SHA-256, by which `without_digest` sees what has become of it."""
+    return hashlib.sha256(content).digest() + content
+
+
+def without_digest(payload: bytes) -> bytes:
+    """The content; a ValueError where it is not what was written."""
+    content = payload[DIGEST:]
+    if hashlib.sha256(content).digest() != payload[:DIGEST]:
+        raise ValueError("not what was written")
+    return content
 
 
 def encoded(files: Mapping[str, str | bytes]) -> dict[str, bytes]:

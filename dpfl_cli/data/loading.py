@@ -39,7 +39,7 @@ from dpfl_cli.config.errors import AbsentData, ConfigError, DataError
 from dpfl_cli.config.own_files import OwnPath
 from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
-from dpfl_cli.data.files import write_atomically
+from dpfl_cli.data.files import with_digest, without_digest, write_atomically
 from dpfl_cli.data.programs import logger
 from dpfl_cli.data.sources import (
     FOLDERS,
@@ -58,7 +58,6 @@ from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 from dpfl_cli.data.threads import slices
 
-DIGEST = 32  # bytes
 NamedArrays = dict[str, ndarray]
 AT_ONCE = 1 << 22  # numbers that a step of a generated data set works on at once
 HeldOut = Annotated[float, Field(ge=0, lt=1)]  # share of the records that are for testing
@@ -159,24 +158,22 @@ def cached(path: Path, make: Callable[[], NamedArrays]) -> NamedArrays:
                 found = make()
                 stream = io.BytesIO()
                 np.savez(stream, **dict[str, Any](found))
-                content = stream.getvalue()
-                whole = hashlib.sha256(content).digest() + content
                 with suppress(OSError):  # a folder that cannot be written: it is made again
-                    write_atomically(path, whole)
+                    write_atomically(path, with_digest(stream.getvalue()))
     return found
 
 
 def _read(path: Path) -> NamedArrays | None:
     """None where the file is absent, or damaged, which is said once: the file goes."""
     try:
-        content = path.read_bytes()
+        content = without_digest(path.read_bytes())
     except OSError:
         return None
-    if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
+    except ValueError:
         logger.warning("%s: damaged (its checksum is another); made anew", path)
         path.unlink(missing_ok=True)
         return None
-    with np.load(io.BytesIO(content[DIGEST:]), allow_pickle=False) as kept:
+    with np.load(io.BytesIO(content), allow_pickle=False) as kept:
         return {name: kept[name] for name in kept.files}
 
 

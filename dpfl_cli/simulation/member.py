@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from dpfl_cli.algorithms.base import State
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.files import with_digest, without_digest
 from dpfl_cli.privacy.client_values import is_raw, opened
 from dpfl_cli.privacy.ledger import LastBatches, Ledger
 from dpfl_cli.simulation.run_plan import Plan
@@ -28,7 +28,6 @@ PLAIN = (
     "own",
     "batches",
 )  # saved as they are
-DIGEST = 32  # bytes of a SHA-256, with which a checkpoint begins
 
 
 @dataclass
@@ -109,7 +108,7 @@ class Member:
             )
 
     def to_bytes(self) -> bytes:
-        """The member as a checkpoint: the SHA-256 of the rest, then what torch saves."""
+        """The member as a checkpoint: what torch saves, `with_digest`."""
         buffer = io.BytesIO()
         saved = {
             "id": self.plan.id,
@@ -119,8 +118,7 @@ class Member:
             **{name: getattr(self, name) for name in PLAIN},
         }
         torch.save(saved, buffer)
-        content = buffer.getvalue()
-        return hashlib.sha256(content).digest() + content
+        return with_digest(buffer.getvalue())
 
     @classmethod
     def from_bytes(cls, plan: Plan, payload: bytes) -> Member:
@@ -130,10 +128,7 @@ class Member:
           ValueError: it is damaged, or of another run.
         """
         try:
-            digest, rest = payload[:DIGEST], payload[DIGEST:]
-            if digest != hashlib.sha256(rest).digest():
-                raise ValueError("not what was written")
-            saved = torch.load(io.BytesIO(rest), weights_only=True)
+            saved = torch.load(io.BytesIO(without_digest(payload)), weights_only=True)
             run_id, state = saved["id"], saved["state"]
             member = cls(
                 plan,

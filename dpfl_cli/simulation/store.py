@@ -22,6 +22,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from typing import Any
 import yaml
 
 from dpfl_cli.config.errors import StoreError
-from dpfl_cli.config.identity import ID_DIGITS, UNHASHED, content_id, digest, identity_of
+from dpfl_cli.config.identity import UNHASHED, content_id, digest, identity_of
 from dpfl_cli.data.files import encoded, replace_folder, write_atomically
 
 SCHEMA_VERSION = 2
@@ -371,4 +372,4 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 
 def is_id(name: str) -> bool:
-    return len(name) == ID_DIGITS and set(name) <= set("0123456789abcdef")
+    return re.fullmatch("[0-9a-f]{12}", name) is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import io
 import itertools
@@ -20,11 +19,12 @@ from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.data.files import with_digest, without_digest
 from dpfl_cli.privacy.client_values import diagnostic, opened
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation import execute, stack
 from dpfl_cli.simulation.execute import run_members
-from dpfl_cli.simulation.member import DIGEST, Member
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack, stack_key
@@ -102,9 +102,9 @@ def test_damaged_checkpoints_are_refused() -> None:
         for b in bits
     ]
     lacking = io.BytesIO()
-    saved = torch.load(io.BytesIO(payload[DIGEST:]), weights_only=True)
+    saved = torch.load(io.BytesIO(without_digest(payload)), weights_only=True)
     torch.save({name: value for name, value in saved.items() if name != "rows"}, lacking)
-    lacks = hashlib.sha256(lacking.getvalue()).digest() + lacking.getvalue()
+    lacks = with_digest(lacking.getvalue())
     for damaged in (b"", payload[: len(payload) // 2], b"x" * len(payload), lacks, *flipped):
         with pytest.raises(ValueError, match="damaged"):
             Member.from_bytes(plan, damaged)

@@ -32,10 +32,10 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.options import documented, option_files
+from dpfl_cli.data.files import without_digest
 from dpfl_cli.simulation import grouping, workers
 from dpfl_cli.simulation.backends import BACKENDS, make_backend
 from dpfl_cli.simulation.execute import Outcome, execute
-from dpfl_cli.simulation.member import DIGEST
 from dpfl_cli.simulation.plan import make_plans, with_values
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.store import RunStore
@@ -130,7 +130,7 @@ def test_ctrl_c_stops_workers_after_a_checkpoint(
         path.parent.name for path in partial.glob("*/checkpoint.pt")
     )
     rounds = [
-        torch.load(io.BytesIO(path.read_bytes()[DIGEST:]), weights_only=True)["round"]
+        torch.load(io.BytesIO(without_digest(path.read_bytes())), weights_only=True)["round"]
         for path in partial.glob("*/checkpoint.pt")
     ]
     assert len(rounds) == 2

@@ -23,6 +23,7 @@ from dpfl_cli.cli.tables import epsilon_text
 from dpfl_cli.config.component import components
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import DataError
+from dpfl_cli.data.files import without_digest
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.gaussian import SharedGaussian
@@ -32,7 +33,7 @@ from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.privacy.views import against, coalitions, collusion
 from dpfl_cli.simulation.execute import execute, run_members
-from dpfl_cli.simulation.member import DIGEST, Member
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import load_components, make_plan
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import privacy_report, run_files
@@ -182,7 +183,7 @@ def test_nothing_on_the_servers_side_holds_a_message(
         pytest.skip(str(absent))
     assert member.plan.clients == CLIENTS
     assert len(secrets)
-    saved = torch.load(io.BytesIO(member.to_bytes()[DIGEST:]), weights_only=True)
+    saved = torch.load(io.BytesIO(without_digest(member.to_bytes())), weights_only=True)
     owned = saved["state"].pop("clients")
     assert set(owned) == set(batch.state.clients)
     assert all(value.shape[0] == CLIENTS for value in owned.values())
