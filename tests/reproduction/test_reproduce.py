@@ -1003,7 +1003,7 @@ def test_a_file_of_ones_own_with_a_method_of_ones_own(
     path.write_text(MINE.replace("CELL", "distance").replace("fedavg", "apart"))
     known = (Path(__file__).parents[1] / "cli/my_method.py").read_text()
     own = tmp_path / "own.py"  # of a name that no other test registers
-    own.write_text(known.replace("fedmomentum", "apart"))
+    own.write_text(known.replace("fedmomentum", "apart").replace("twin", "lone"))
     plugin = str(own)
     assert main(["reproduce", str(path), "--dry-run"]) == 2
     assert "one of your own needs --plugin FILE" in capsys.readouterr().err
