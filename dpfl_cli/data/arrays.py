@@ -21,6 +21,7 @@ from dpfl_cli.data.sources import LARGEST, listing_sha256
 from dpfl_cli.data.tables import text_table
 
 FEW = 4  # records a class has on average, where whole numbers are labels
+SHOWN = 12  # names of features
 MISSING = ("", "na", "nan", "n/a", "nat", "null", "none")  # as R, pandas and people write it
 
 
@@ -88,6 +89,9 @@ class Arrays(Kept):
                 f"dataset.path ({theirs} where that has {ours}); write the same columns in the "
                 "same order"
             )
+        if columns[0]:  # an id among them would be trained on
+            shown = [*columns[0][:SHOWN], "..."][: len(columns[0])]
+            logger.info("dataset.path=%s: features %s", settings.path, ", ".join(shown))
         contents = {name: pool_sha256(one) for name, one in pools.items()}
         trained = len(contents) > len({*contents.values()})
         if trained:

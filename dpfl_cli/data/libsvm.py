@@ -249,9 +249,10 @@ class Libsvm(LibsvmDataset):
 
     @staticmethod
     def not_covered(settings: LibsvmSettings) -> list[str]:
-        """And the number of features, where it is taken from the file."""
+        """And what is taken from the file: its labels, the number of features."""
         taken = ["number of features (largest index of the file)"] * (settings.dimension is None)
-        return taken + LibsvmDataset.not_covered(settings)
+        classes = "which labels there are, and so which class each of them is"
+        return [classes, *taken, *LibsvmDataset.not_covered(settings)]
 
     @classmethod
     def content(cls, settings: Any) -> VerifiedFiles:

@@ -29,7 +29,7 @@ Curvature = Literal["hessian", "covariance"]
 # relative residual at which conjugate gradients stop
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
 # times c: see `clippable_norms`
-ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}
+ROUNDING = {torch.float64: 2e-8, torch.float32: 1e3 * torch.finfo(torch.float32).eps}
 PRECONDITIONED = 512  # rows of one product with a preconditioner
 LANCZOS_STEPS = 16
 ASKED = {"cpu": 1}  # steps of conjugate gradients after which it is asked whether a pair goes on,
@@ -58,7 +58,10 @@ def clippable_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
 
     Solvers compute a record's curvature to a rounding error of about c eps ||x||^2. Where one class
     has nearly all the probability, the curvature itself is smaller than that, and with a long x the
-    error would pass any bound on the norm. So would what is lost where squares underflow.
+    error would pass any bound on the norm. So would what is lost where squares underflow. A record
+    moves the errors of all others too, by the vector that curvature is multiplied with, or where
+    products of single classes cancel: so the floor is 10^8 times eps, in float64, where the errors
+    of 10^5 records are small beside the share of one.
     """
     floor = ROUNDING[probabilities.dtype] * probabilities.shape[-2] * squared_norms
     return torch.maximum(hessian_norms(probabilities, squared_norms), floor)

@@ -29,7 +29,7 @@ from dpfl_cli.models.vectors import (
     transposed,
 )
 
-ROUNDING = 1e3 * np.finfo(np.float64).eps  # see `curvature.clippable_norms`
+ROUNDING = 2e-8  # in float64: see `curvature.clippable_norms`
 
 _aligned = njit(aligned)
 

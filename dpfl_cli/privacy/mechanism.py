@@ -23,6 +23,8 @@ from dpfl_cli.privacy.draws import STREAM, MethodStreams, among
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog, Scope
 from dpfl_cli.privacy.releases import Provenance, Release, ReleaseSpec, Setup, Trust
 
+# between which squares of bounded values, and sums of them, neither are lost nor overflow
+SAFE_BOUNDS = {torch.float32: (1e-8, 1e15), torch.float64: (1e-10, 1e100)}
 Event = tuple[str, float | None, Scope]  # kind, parameter and scope, as in `LedgerEntry`
 
 
@@ -357,11 +359,11 @@ class Mechanism(ABC):
         Read on the host where that costs nothing, else when metrics are read (`verify`): noise in
         proportion to an infinite bound drowns the values, so that nothing leaks until then.
         """
-        smallest = torch.finfo(bound.dtype).tiny ** 0.5  # squares below are lost
+        smallest, largest = SAFE_BOUNDS[bound.dtype]
         if bound.device.type == "cpu":
-            _demand(name, all(smallest < one < torch.inf for one in bound.tolist()))
+            _demand(name, all(smallest <= one <= largest for one in bound.tolist()))
             return
-        good = ((bound > smallest) & (bound < torch.inf)).all()
+        good = ((bound >= smallest) & (bound <= largest)).all()
         self._unread[name] = good & self._unread.get(name, good)
 
 

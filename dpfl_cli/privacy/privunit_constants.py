@@ -19,6 +19,7 @@ GammaRule = Literal["paper", "exact"]
 _SIGN_MARGIN = 2e-3
 
 
+LARGEST_CAP = 30.0  # e0: beyond 37 expit(e0) is 1, and random numbers of 53 bits are near that
 LARGEST_DIRECTION = 24.0  # e1 of the exact rule: beyond, 1 - tanh(e1 / 2) is rounding
 
 
@@ -121,6 +122,11 @@ def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dime
             f"mechanism.epsilon_direction={epsilon_direction:g}: above {LARGEST_DIRECTION:g} the "
             "exact rule's probability loses its digits, and a release would cost more than is "
             "charged; write less, or mechanism.gamma_rule=paper"
+        )
+    if epsilon_cap > LARGEST_CAP:
+        raise ConfigError(
+            f"mechanism.epsilon_cap={epsilon_cap:g}: above {LARGEST_CAP:g} the other side is never "
+            "drawn, so that no epsilon would hold; write less"
         )
     inside = float(scipy.special.expit(epsilon_cap))
     outside = float(scipy.special.expit(-epsilon_cap))

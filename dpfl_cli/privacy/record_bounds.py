@@ -31,6 +31,19 @@ Side = Literal["project", "clip_auxiliary", "xi"]
 Constant = Literal["tight", "paper", "xi_safe"]
 
 
+# Records of a client over which a float32 sum is proved: one record may decide whether those that
+# are added after it are lost. Measured: 2.1 times the bound over 2^14 in covariances, 23 over 2^16
+# in solves, 1.5 over 2^18 in gradients.
+MOST_SUMMED, MOST_ADDED = 1 << 12, 1 << 16
+
+
+def _claim(values: Tensor, records: Tensor, most: int) -> str:
+    """CLAIM, unless values in float32 are sums over more than so many records of a client."""
+    if values.dtype == torch.float64 or int(records.max()) <= most:
+        return CLAIM
+    return f", in float32 over more than {most:,} records of a client: their rounding is not small"
+
+
 def record_mean(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
     """Means over a client's records of one vector per record, each clipped to C.
 
@@ -48,7 +61,8 @@ def record_mean(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
     inside, bound = contributions(values, clip_norm, "record means")
     moved = _share(bound, records, inside)
     proof = "mean over m records of vectors clipped to C: 2C / m under replace_one, C / m otherwise"
-    return bounded(inside, bound, moved + moved, moved, "record", proof + CLAIM)
+    claim = _claim(inside, records, MOST_ADDED)
+    return bounded(inside, bound, moved + moved, moved, "record", proof + claim)
 
 
 def record_covariance(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
@@ -72,7 +86,8 @@ def record_covariance(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bou
         "otherwise"
     )
     far = math.sqrt(2.0) * moved
-    return bounded(inside, limit, far, moved, "record", proof + CLAIM)
+    claim = _claim(inside, records, MOST_SUMMED)
+    return bounded(inside, limit, far, moved, "record", proof + claim)
 
 
 def number_mean(values: Tensor, limit: Tensor, records: Tensor, factor: float = 1.0) -> Bounded:
@@ -259,7 +274,8 @@ def joined_side(
     return client_values(to_ball(together, limit))
 
 
-SMALLEST = 1e-6  # of the length of a solution, that its sensitivity has to be
+# of the length of a solution, that its sensitivity has to be
+SMALLEST = {torch.float64: 1e-6, torch.float32: 1e-4}
 
 
 def solved_mean(
@@ -306,12 +322,16 @@ def solved_mean(
     norms = vector_norms(inside).unsqueeze(-1)
     # what lies farther out is scaled by too few digits: the ball would be left
     usable = (norms <= math.sqrt(torch.finfo(kind).max)) | torch.isinf(limit)
-    claim = "" if how == "xi" and constant != "xi_safe" else CLAIM
-    # by conjugate gradients in float32 with gamma = D / 1000, measured: 6 times the residual
-    if residual and bool((gamma < matrix / 10).any()):
-        claim = ", whose residual is too large for a damping below a tenth of curvature_clip_norm"
+    single = torch.float32 if residual else torch.float64  # what it was solved in
+    claim = _claim(torch.empty(0, dtype=single), records, MOST_SUMMED)
+    if how == "xi" and constant != "xi_safe":
+        claim = ""
+    # by conjugate gradients in float32 with gamma = D / 1000, measured: 6 times the residual; by
+    # Cholesky factors with gamma = D / 100, before records were clipped by more: 101 times
+    if bool((gamma < matrix / (10 if residual else 1e5)).any()):
+        claim = f", whose damping is too small beside curvature_clip_norm in {single}"
     # a record may move a rounded number by its last digit; a GPU does not wait to be asked
-    small = replaced < SMALLEST * largest.unsqueeze(-1)
+    small = left_out < SMALLEST[kind] * largest.unsqueeze(-1)
     if small.device.type == "cpu" and bool(small.any()):
         claim = ", whose rounding is not small beside what one record changes"
     return bounded(

@@ -196,9 +196,11 @@ def check_numbers(plan: Plan) -> None:
                     f"{option}={number}: there are {plan.clients} clients, numbered from 0"
                 )
             elif RECORDS in field.metadata and number > plan.setup.fewest():
+                held = f"only {plan.setup.fewest()} records; take at most that many"
+                if plan.dp.unit == "client":  # whose own number it is
+                    held = "fewer records; take less"
                 raise ConfigError(
-                    f"{option}={number}: a client holds only {plan.setup.fewest()} records; take "
-                    "at most that many, or deal it more records"
+                    f"{option}={number}: a client holds {held}, or deal it more records"
                 )
 
 

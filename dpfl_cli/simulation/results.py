@@ -58,6 +58,11 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     """The files that a run publishes, by name."""
     plan = member.plan
     config = stored_config(plan.config, plan.identity)
+    largest: dict[str, float] = {}
+    tests_owned = False
+    if status != "failed":  # the data may be what failed
+        largest = _largest_class(plan)
+        tests_owned = federation_of(plan).dataset.tests_owned
     result: Report = {
         "id": plan.id,
         "status": status,
@@ -65,7 +70,7 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
         "rounds": member.round,
         "metrics": summary(member.rows, plan.evaluation.final_window),
         # reported metrics that look at client data without a release
-        "diagnostics": member.unreleased,
+        "diagnostics": [*member.unreleased, *(largest if tests_owned else ())],
         "privacy": privacy_report(plan, _priced(member), failed=status == "failed"),
         "communication": communication(plan, member.ledger),
         "data": {
@@ -73,7 +78,7 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
             "source": plan.info.source,
             "sha256": plan.info.sha256,
             "clients": plan.clients,
-            **({} if status == "failed" else _largest_class(plan)),
+            **largest,
             **plan.info.details,
         },
         "timing": {
@@ -95,7 +100,7 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
         "metrics.csv": metrics_csv(member.rows),
         "ledger.json": json_text(_priced(member).to_json()),
     }
-    if status != "failed":  # the data may be what failed
+    if status != "failed":
         files["partition.npz"] = _partition(federation_of(plan))
         if plan.runtime.keep_model:
             model = torch.stack(member.recent).mean(0).numpy(force=True)  # evaluated last, [d]
