@@ -430,6 +430,27 @@ MENDS = [
         CHECKS,
     ),
     Fault(
+        "privacy bounds: long records without curvature take others' digits",
+        "models/curvature.py",
+        "ROUNDING = {torch.float64: 2e-8,",
+        "ROUNDING = {torch.float64: 2.2e-13,",
+        "privacy/test_second_order_privacy.py",
+    ),
+    Fault(
+        "privacy bounds: sums in float32 are proved over any number of records",
+        "privacy/record_bounds.py",
+        "MOST_SUMMED, MOST_ADDED = 1 << 12, 1 << 16",
+        "MOST_SUMMED, MOST_ADDED = 1 << 40, 1 << 40",
+        "privacy/test_bounded.py",
+    ),
+    Fault(
+        "privacy bounds: a clip norm may be so small that nothing is clipped to it",
+        "privacy/mechanism.py",
+        "torch.float64: (1e-10, 1e100)}",
+        "torch.float64: (1e-154, 1e154)}",
+        "cli/test_run.py",
+    ),
+    Fault(
         "privacy bounds: a solution's rounding may exceed its sensitivity",
         "privacy/record_bounds.py",
         "SMALLEST = {torch.float64: 1e-6, torch.float32: 1e-4}",

@@ -539,6 +539,16 @@ def test_calibrating_says_where_the_largest_epsilon_ends_the_run(
     assert "None" not in out
 
 
+@pytest.mark.parametrize("clip_norm", ["1e-11", "1e101"])
+def test_a_clip_norm_whose_squares_are_lost_is_refused(
+    clip_norm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["algorithm=fedavg", "dp=cdp", f"algorithm.clip_norm={clip_norm}", *SMALL]
+    code, _, err = dpfl(capsys, "run", *words)
+    assert code == 3
+    assert "release 'update' needs clipped values: set algorithm.clip_norm to" in err
+
+
 def test_flags_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = dpfl(capsys, "run", *SMALL, "-m", "dp=ldp,cdp", "--quiet")
     assert code == 0

@@ -195,6 +195,8 @@ def test_the_exact_rule_is_exact_or_refused(dimension):
         assert loss == pytest.approx(0.066 + second, abs=1e-5)
     with pytest.raises(ConfigError, match="loses its digits"):
         make_cap(0.066, 36.2, "exact", dimension)
+    with pytest.raises(ConfigError, match="the other side is never drawn"):
+        make_cap(40.0, 16.0, "exact", dimension)
 
 
 def test_the_papers_rule_overspends_in_two_dimensions_unless_it_is_cut():
