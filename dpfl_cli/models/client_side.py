@@ -9,7 +9,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.curvature import Curvature
-from dpfl_cli.models.guarded import Guarded
+from dpfl_cli.models.guarded import Guarded, as_given
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.bounded import Bounded, as_computed, scaled
 from dpfl_cli.privacy.client_values import (
@@ -23,7 +23,16 @@ from dpfl_cli.privacy.client_values import (
     refuse_watchers,
 )
 from dpfl_cli.privacy.draws import Batch, Cohort, FreshLaw, drawn_batches, excess, records_of
-from dpfl_cli.privacy.record_bounds import Constant, Side, joined_side, number_mean, solved_mean
+from dpfl_cli.privacy.record_bounds import (
+    MOST_ADDED,
+    MOST_MULTIPLIED,
+    Constant,
+    Side,
+    joined_side,
+    long_sum,
+    number_mean,
+    solved_mean,
+)
 
 BATCHES = "a batch is drawn by Round.batch, or public record numbers [runs, clients, b]"
 TWICE = "a batch holds a record twice, so that it would count twice: draw it with Round.batch"
@@ -195,8 +204,8 @@ class ClientSide:
         curvature: Curvature = "hessian",
         clip_norm: Tensor | None = None,
     ) -> ClientValues:
-        """(H_i + damping I)^-1 right_i with every client's own curvature H_i, the mean over its
-        records.
+        """[R, M, d] (H_i + damping I)^-1 right_i with every client's own curvature H_i, the mean
+        over its records.
 
         Args:
           parameters: [R, M, d] where the Hessian is taken (the covariance does not depend on it).
@@ -206,9 +215,6 @@ class ClientSide:
             of their features.
           clip_norm: [R], bound on the Frobenius norm of each record's matrix (x x^T for the
             covariance); None for no bound.
-
-        Returns:
-          [R, M, d].
         """
         self._public("damping", damping)
         self._public("clip_norm", clip_norm)
@@ -227,8 +233,8 @@ class ClientSide:
         how: Side = "project",
         constant: Constant = "tight",
     ) -> Bounded:
-        """(H_i + damping I)^-1 v_i, with v_i from the mean clipped gradient g_i and b_i
-        (`record_bounds.joined_side`).
+        """[R, M, d] (H_i + damping I)^-1 v_i, with v_i from the mean clipped gradient g_i and b_i
+        (`record_bounds.joined_side`), as `record_bounds.solved_mean`.
 
         Args:
           parameters: [R, M, d] where gradients and Hessians are taken.
@@ -238,9 +244,6 @@ class ClientSide:
           damping: [R] gamma, positive.
           curvature: as for `damped_solve`.
           how, constant: as for `record_bounds.joined_side` and `record_bounds.solve_sensitivity`.
-
-        Returns:
-          [R, M, d], as `record_bounds.solved_mean`.
         """
         clips = clip_norm, side_clip_norm, curvature_clip_norm
         for number in (*clips, damping):
@@ -251,7 +254,10 @@ class ClientSide:
         side = joined_side(gradient, other, clip_norm, side_clip_norm, how)
         direction = model.damped_solve(own, side, damping, curvature, curvature_clip_norm)
         found = solved_mean(
-            direction, *clips, damping, model.records, how, constant, model.solver_residual
+            direction,
+            *(*clips, damping, model.records, how, constant),
+            model.solver_residual,
+            int(model.held.max()),
         )
         return self._per_record(found, None, own, other)
 
@@ -285,7 +291,8 @@ class ClientSide:
           clip_norm: [R], C, the L2 bound of a record's features.
         """
         self._public("clip_norm", clip_norm)
-        return self._per_record(self.__objective.clipped_covariance(clip_norm), None)
+        found = self.__objective.clipped_covariance(clip_norm)
+        return self._per_record(found, None, most=MOST_MULTIPLIED)
 
     def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
         """(I_c (x) P) v: a symmetric matrix P over features, applied to the part of every class.
@@ -303,12 +310,12 @@ class ClientSide:
 
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """As `Objective.regulariser_gradient`."""
-        return _as_given(parameters, self._without_records().regulariser_gradient(parameters))
+        return as_given(parameters, self._without_records().regulariser_gradient(parameters))
 
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As `Objective.prox`."""
         self._public("step", step)
-        return _as_given(values, self._without_records().prox(values, step))
+        return as_given(values, self._without_records().prox(values, step))
 
     def _without_records(self) -> Any:
         """The model, for what it computes for everybody: a plugin's on records of zeros, so that it
@@ -321,10 +328,13 @@ class ClientSide:
         return self.__common
 
     def _per_record(
-        self, values: Bounded, batch: Batch | Tensor | None, *points: Tensor
+        self, values: Bounded, batch: Batch | Tensor | None, *points: Tensor, most: int = MOST_ADDED
     ) -> Bounded:
-        """What a model bounded per record, proved or not."""
-        why = None
+        """What a model bounded per record, proved or not; in float32 over at most so many."""
+        longest = int(self.__objective.held.max())
+        if batch is not None:
+            longest = batch.size if isinstance(batch, Batch) else batch.shape[-1]
+        why = long_sum(values.dtype, longest, most)
         if self.__plugin:
             why = OWN_MODEL
         elif any(is_raw(point) for point in points):
@@ -388,13 +398,3 @@ class ClientSide:
             raise PrivacyError(
                 f"{name} has the shape {list(values.shape)}, but needs {list(wanted)}"
             )
-
-
-def _as_given(given: Tensor, found: Tensor) -> Tensor:
-    """What a model's regulariser or prox makes of values; client values stay what they are."""
-    if isinstance(found, Unreleased) != isinstance(given, Unreleased):
-        raise PrivacyError(
-            "a model's regulariser and prox are public functions: of client values they make "
-            "client values, of public ones public ones"
-        )
-    return found

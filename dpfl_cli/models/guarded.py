@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from torch import Tensor
+
 from dpfl_cli.config.errors import DpflError, PrivacyError, without_values
 from dpfl_cli.models.objective import Objective
+from dpfl_cli.privacy.client_values import Unreleased
 
 
 class Guarded:
@@ -27,3 +30,13 @@ class Guarded:
                 raise PrivacyError(f"{name} of the model failed: {said}") from error
 
         return call if callable(found) else found
+
+
+def as_given(given: Tensor, found: Tensor) -> Tensor:
+    """What a model's regulariser or prox makes of values; client values stay what they are."""
+    if isinstance(found, Unreleased) != isinstance(given, Unreleased):
+        raise PrivacyError(
+            "a model's regulariser and prox are public functions: of client values they make "
+            "client values, of public ones public ones"
+        )
+    return found

@@ -195,7 +195,7 @@ def test_the_option_is_part_of_a_runs_identity_only_where_it_is_given(name: str)
 def test_a_batch_that_a_client_cannot_fill_is_refused_before_anything_runs(name: str) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"algorithm\.batch_size=5: a client holds only 4 records; take at most that many",
+        match=r"algorithm\.batch_size=5: a client holds fewer records; take less, or deal it more",
     ):
         plan_of(f"algorithm={name}", "algorithm.batch_size=5")
     assert plan_of(f"algorithm={name}", "algorithm.batch_size=4")

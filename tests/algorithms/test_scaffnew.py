@@ -808,7 +808,7 @@ def test_what_is_not_proved_is_refused_or_marked() -> None:
             r"algorithm.local_steps=9: clients would not communicate once in rounds=8; .*"
             r"final_release=true",
         ),
-        (["algorithm.batch_size=4"], r"algorithm.batch_size=4: a client holds only 3 records"),
+        (["algorithm.batch_size=4"], r"algorithm.batch_size=4: a client holds fewer records"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_runs(words: list[str], message: str) -> None:

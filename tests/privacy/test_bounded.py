@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import hypothesis.extra.numpy as arrays
 import hypothesis.strategies as st
@@ -16,7 +15,6 @@ from hypothesis import given, settings
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.models.curvature import packed, unpacked
 from dpfl_cli.privacy.bounded import (
-    CLAIM,
     Bounded,
     as_computed,
     clip,
@@ -538,17 +536,3 @@ def test_a_mean_clipped_as_a_whole_is_a_claim_that_one_record_breaks():
     assert not low.proved
     kept = as_computed(clip(client_values(torch.ones(1, 1, 2)), torch.ones(1)), "because", None)
     assert (kept.proved, kept.proof) == (False, "because")
-
-
-@pytest.mark.parametrize(("make", "most"), [(record_mean, 1 << 16), (record_covariance, 1 << 12)])
-def test_long_sums_in_float32_are_not_proved(make: Callable[..., Bounded], most: int) -> None:
-    """One record may decide whether those that are added after it are lost."""
-    limit = torch.ones(1)
-    for kind, records, proved in (
-        (torch.float32, most, True),
-        (torch.float32, most + 1, False),
-        (torch.float64, most + 1, True),
-    ):
-        values = client_values(torch.zeros(1, 2, 3, dtype=kind))
-        found = make(values, limit.to(kind), torch.tensor([5, records]))
-        assert (CLAIM in found.proof) == proved

@@ -25,7 +25,7 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.accountants import accountant
-from dpfl_cli.privacy.bounded import CLAIM, Bounded, as_computed, scaled, squared_norms
+from dpfl_cli.privacy.bounded import Bounded, as_computed, scaled, squared_norms
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.client_values import client_values, opened, own_values
 from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
@@ -276,24 +276,28 @@ def test_long_records_without_curvature_take_nobodys_digits() -> None:
     assert apart.max() <= float(found.replace_one.min())
 
 
-@pytest.mark.parametrize(
-    ("kind", "records", "damping", "residual", "proved"),
-    [
-        (torch.float64, 10**6, 1.0, 0.0, True),
-        (torch.float64, 1000, 9e-6, 0.0, False),  # beside D = 1
-        (torch.float32, 4096, 1.0, 1e-6, True),
-        (torch.float32, 4097, 1.0, 1e-6, False),
-        (torch.float32, 1000, 0.09, 1e-6, False),
-    ],
-)
-def test_a_solve_is_proved_as_far_as_its_numbers_reach(
-    kind: torch.dtype, records: int, damping: float, residual: float, proved: bool
-) -> None:
-    one = torch.ones(1, dtype=kind)
-    numbers = one, one, one, torch.full((1,), damping, dtype=kind), torch.tensor([[records]])
-    values = client_values(torch.zeros(1, 1, 3, dtype=kind))
-    found = solved_mean(values, *numbers, "project", "tight", residual)
-    assert (CLAIM in found.proof) == proved
+@pytest.mark.parametrize("records", [4096, 4097, 65536, 65537])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_long_sums_in_float32_are_not_proved(kind: str, records: int) -> None:
+    """One record may decide whether those that are added after it are lost."""
+    features, labels = np.zeros((1, records, 2)), np.zeros((1, records), int)
+    model = model_of(features, labels, 2, precision=kind, solver="cg", solver_precision=kind)
+    one, zeros = torch.ones(1, dtype=model.dtype), np.zeros(4)
+    seen, exact = ClientSide(model), kind == "float64"
+    point = own_values(torch.zeros(1, 1, 4, dtype=model.dtype))
+    assert seen.clipped_gradient(point, one).proved == (exact or records <= 65536)
+    some = torch.zeros(1, 1, 1, dtype=torch.int64)
+    assert seen.clipped_gradient(point, one, some).proved  # of a batch
+    assert seen.clipped_covariance(one).proved == (exact or records <= 4096)
+    solved = directions(model, zeros, zeros, (1.0, 1.0, 1.0), 1.0)
+    assert solved.proved == (exact or records <= 4096)
+
+
+def test_a_solve_with_hardly_any_damping_is_not_proved() -> None:
+    model = model_of(np.ones((1, 5, 2)), np.zeros((1, 5), int), 2)
+    zeros = np.zeros(4)
+    for damping, proved in ((1.1e-5, True), (0.9e-5, False)):
+        assert directions(model, zeros, zeros, (1.0, 1.0, 1.0), damping).proved == proved
 
 
 def test_cholesky_in_float32_covers_any_two_solutions() -> None:
