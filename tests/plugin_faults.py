@@ -152,7 +152,7 @@ MENDS = [
     ),
     Fault(
         "privacy plugin: a regulariser hands out what it made of the data",
-        "models/client_side.py",
+        "models/guarded.py",
         "if isinstance(found, Unreleased) != isinstance(given, Unreleased):",
         "if False:",
         f"{PLUGINS}::test_what_a_model_hands_over_is_public_or_stays_what_it_was",

@@ -502,8 +502,8 @@ MENDS = [
     Fault(
         "privacy solves: float32 keeps its residual at any damping",
         "privacy/record_bounds.py",
-        "bool((gamma < matrix / 10).any())",
-        "bool((gamma < 0).any())",
+        "matrix / (10 if residual else 1e5)",
+        "matrix / 1e9",
         "privacy/test_second_order_privacy.py",
     ),
     Fault(

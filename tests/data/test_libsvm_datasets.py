@@ -128,10 +128,11 @@ def test_the_dimension_is_that_of_both_files_or_the_given_one(file):
         LibsvmSettings(path=train, test_path=test, dimension=3),
         f"{test}: index 5 is beyond",
     )
-    assert Libsvm.not_covered(LibsvmSettings(path=train, dimension=7)) == []
-    assert "largest index" in Libsvm.not_covered(LibsvmSettings(path=train))[0]
+    classes = Libsvm.not_covered(LibsvmSettings(path=train, dimension=7))
+    assert classes == ["which labels there are, and so which class each of them is"]
+    assert "largest index" in Libsvm.not_covered(LibsvmSettings(path=train))[1]
     order = LibsvmSettings(path=train, dimension=7, order="sorted")
-    assert "of their labels" in Libsvm.not_covered(order)[0]
+    assert "of their labels" in Libsvm.not_covered(order)[-1]
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3])
