@@ -5,7 +5,6 @@ narrow features of images, on clients that differ and on Adult.
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, WHOLE
 from dpfl_cli.papers.fednew._claims import (
@@ -35,7 +34,6 @@ from dpfl_cli.papers.fednew._search import (
     search,
 )
 from dpfl_cli.reproduction.api import (
-    Artifact,
     Claim,
     Comparisons,
     Rows,
@@ -57,40 +55,10 @@ def dealt(preset: str, counts: Sequence[int], values: Values) -> Data:
     return {count: (preset, {**values, **({} if count == 47 else two)}) for count in counts}
 
 
-def on_images(
-    number: int,
-    methods: Sequence[str],
-    preset: str,
-    quick: Values,
-    paper: Values,
-    many: Sequence[int] = (20, 50, 100, 250, 500),
-    of_paper: str = "9 epsilons, every number of clients; a staged search",
-    width: str = "",
-    **own: Any,
-) -> Artifact:
-    """A table of one layer over features of images.
-
-    Args:
-      quick, paper: what differs from the preset at these scales.
-      many: numbers of clients at scale=paper; `of_paper` says what is smaller there.
-      width: what is smaller of the features at quick.
-    """
-    fewest = many[0]
-    notes_of_sizes = (
-        f"6000 training and 1000 test images{width}, delta 1 / 6000, 70 rounds; a scaled-down "
-        "search, 2 epsilons, 2 numbers of clients",
-        of_paper,
-    )
-    return compared(
-        f"Table {number}",
-        methods,
-        {"quick": dealt(preset, [fewest, 100], quick), "paper": dealt(preset, many, paper)},
-        notes_of_sizes,
-        (0.4, 80),
-        notes=[FEATURES],
-        **own,
-    )
-
+OF_IMAGES = (  # what is smaller at quick
+    "6000 training and 1000 test images{}, delta 1 / 6000, 70 rounds; a scaled-down search, 2 "
+    "epsilons, 2 numbers of clients"
+)
 
 # --- Table 4: narrow features -----------------------------------------------------------------
 
@@ -125,12 +93,15 @@ SWITCH_LOW = Claim(
 )
 
 
-table4 = on_images(
-    4,
+table4 = compared(
+    "Table 4",
     BOTH,
-    "fashion_mnist",
-    SMALL,
-    {},
+    {
+        "quick": dealt("fashion_mnist", (20, 100), SMALL),
+        "paper": dealt("fashion_mnist", (20, 50, 100, 250, 500), {}),
+    },
+    (OF_IMAGES.format(""), "9 epsilons, every number of clients; a staged search"),
+    (0.4, 80),
     quick_seeds=2,
     points=partial(search, widest=True),
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
@@ -151,6 +122,7 @@ table4 = on_images(
             readings={**HALF_A_POINT, SMALL_STEP: {"other": ("FN", "FN_FC", SLOW, "Scaf")}},
         ),
     ],
+    notes=[FEATURES],
 )
 
 # --- Table 5: clients that differ -------------------------------------------------------------
