@@ -74,11 +74,6 @@ def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
     return Run(labels, f"{overrides} {PRIVATE}", values)
 
 
-def targets_of(rows: Rows) -> list[float]:
-    """The nominal epsilons that occur."""
-    return [eps for eps in rows.choices("eps") if eps != NONE]
-
-
 def ascends(values: Iterable[float]) -> bool:
     """Whether every value is larger than the one before."""
     return all(low < high for low, high in pairwise(values))
