@@ -101,31 +101,30 @@ def _claims(task: str) -> Iterator[Claim]:
             return f"every best T is {found[0]}, the {end} that was run"
         return found == sorted(found)
 
-    def long(rows: Rows, measure: str, eps: Any) -> Sequence[Where]:
-        """The curves, where one of them is long enough to say what happens at large T."""
-        known = [*grid(task=task, eps=eps, method=METHODS)]
-        ends = max(rows.places(measure, **cell)[-1] for cell in known)
-        if ends <= SHORT:
-            raise Missing(f"T ends at {ends}; above {SHORT} it would be judged")
-        return known
+    def long(rows: Rows) -> None:
+        """Whether T goes far enough to say what happens when it is large."""
+        end = rows.where(task=task).choices("T")[-1]
+        if end <= SHORT:
+            raise Missing(f"T ends at {end}; above {SHORT} it would be judged")
 
     between_ends = inside("both ends", 0, task=task, method=METHODS, eps=OF_NETWORKS)
 
     def between_far_ends(rows: Rows) -> Comparisons:
-        long(rows, "error", OF_NETWORKS)
+        long(rows)
         yield from between_ends(rows)
 
     def worse(
         rows: Rows, by: float = 2, measure: str = "error", eps: float | str = NONE
     ) -> Comparisons:
-        known = long(rows, measure, eps)
-        steps = [one for cell in known for one in rows.values("best.tau", **cell)]
-        if eps == NONE and set(steps) == {1}:
+        long(rows)
+        curves = {one: {"task": task, "eps": eps, "method": one} for one in METHODS}
+        steps = {one for cell in curves.values() for one in rows.values("best.tau", **cell)}
+        if eps == NONE and steps == {1}:
             alike = "both take one local step, with which they are one method"
-            yield each_seed((alike for _ in rows.by_seed()), "DP-ScaffNew beside DP-FedAvg")
+            yield each_seed((alike for _ in rows.seeds), "DP-ScaffNew beside DP-FedAvg")
             return
-        for cell in known:
-            method, found = cell["method"], rows.along(measure, **cell)
+        for method, cell in curves.items():
+            found = rows.along(measure, **cell)
             lowest = best_by_others(found, f"DP-{method}'s best {measure} over T")
             if method == "ScaffNew":
                 yield above(found[-1], lowest, by=by)
