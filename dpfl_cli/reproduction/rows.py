@@ -158,12 +158,7 @@ class Rows:
 
     def values(self, measure: str, **labels: Any) -> list[float]:
         """Their means over seeds."""
-        rows, name = self._found(measure, labels, 1)
-        found = self.frame.iloc[rows]
-        if not name:
-            return [float(found["value"].mean())]
-        means = found.groupby(name, sort=False)["value"].mean()
-        return [float(means[one]) for one in in_order(found[name])]
+        return [one.mean for one in self.along(measure, **labels)]
 
     def places(self, measure: str, **labels: Any) -> list[Any]:
         """The values of the one label in which they differ, such as the rounds of a series."""
@@ -180,14 +175,10 @@ class Rows:
         those that are unknown for a seed.
         """
         rows, _ = self._found(measure, labels, math.inf)
-        found = self.frame.iloc[rows]
-        if found.duplicated([*over]).any():  # of several seeds; pandas takes its time
-            by_cell = found.groupby([*over], sort=False)["value"]
-            means = by_cell.transform(lambda values: values.mean(skipna=False))
-            found = found.assign(value=means).drop_duplicates([*over])
+        seeds = self.frame.iloc[rows].groupby([*over], sort=False)["value"]
+        means = (seeds.sum() / seeds.size()).where(seeds.count() == seeds.size())
         rising = self.measures[measure].better == "lower"
-        ranked = found.sort_values("value", ascending=rising, kind="stable")
-        return ranked.set_index([*over])["value"]
+        return means.sort_values(ascending=rising, kind="stable")
 
     def best(self, measure: str, *over: str, **labels: Any) -> Any:
         """Where it is the best: the value of a label, or those of several."""
