@@ -6,7 +6,7 @@ from math import nan
 from statistics import correlation
 
 from dpfl_cli.papers.scaffnew import WORDS
-from dpfl_cli.reproduction.api import Rows, Run, Scale, Where
+from dpfl_cli.reproduction.api import Rows, Run, Scale, Values, Where
 
 METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_scheduled"}
 EPSILONS = (0.5, 1.0, 2.0, 3.3)  # nominal
@@ -25,7 +25,7 @@ V = {  # 8 / m^2 for m records a client: 10,000; 6,129; 28,750; 151 (the mean of
     "messidor": 8.8889e-5,
 }
 ZERO_OUT = "dp=ldp dp.relation=zero_out"
-PRIVATE = f"{ZERO_OUT} dp.delta=1e-5 dp.calibration=lemma1 dp.v=1 dp.epsilon=1"
+PRIVATE = f"{ZERO_OUT} dp.delta=1e-5 dp.epsilon=1"
 WRONG_IF_CONSTANT = {"messidor": 45.0}  # test error (%) of who always answers the larger class
 LR = {"cifar10": 0.05, "femnist": 0.1, "reddit": 5.0, "ixi": 0.5, "messidor": 0.05}  # small sizes
 PAPER_LR = {**LR, "messidor": 0.3}
@@ -54,24 +54,34 @@ SMALL = {  # networks and data: all sizes are small
 }
 
 
-def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
-    """A run of the labels "task", "method", "eps" (nominal epsilon, or "none"), "tau" and perhaps
-    "C", which is 10 without.
+def noised(labels: Where, overrides: str, values: Values, v: float | None) -> Run:
+    """A run with noise for its nominal epsilon, the label "eps" (or "tenth"), at clip norm "C", or
+    10; without any where that is "none", or there is none.
+
+    Args:
+      v: of Lemma 1; None for noise that is proved for the epsilon.
     """
-    task, epsilon = labels["task"], labels["eps"]
-    method = METHODS[labels["method"]]
-    overrides = f"+experiment=scaffnew/{task} {method} {SMALL[scale][task]}"
+    eps = labels.get("eps", labels.get("tenth", NONE))
+    if eps == NONE:
+        return Run(labels, f"{overrides} dp=none", values)
+    values = {**values, "dp.epsilon": eps, "algorithm.clip_norm": labels.get("C", 10.0)}
+    if v is None:
+        return Run(labels, f"{overrides} {PRIVATE} dp.calibration=zcdp", values)
+    words = f"{overrides} {PRIVATE} dp.calibration=lemma1 dp.v=1"
+    return Run(labels, words, {**values, "dp.v": v})
+
+
+def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
+    """A run of the labels "task", "method", "eps", "tau" and perhaps "C"."""
+    task, method = labels["task"], METHODS[labels["method"]]
     values = {
         "rounds": iterations,
         "evaluation.every": iterations,
         "algorithm.local_steps": min(labels["tau"], iterations),
         "algorithm.local_lr": (PAPER_LR if scale == "paper" else LR)[task],
     }
-    if epsilon == NONE:
-        return Run(labels, f"{overrides} dp=none", values)
-    values |= {"dp.v": V[task], "dp.epsilon": epsilon}
-    values["algorithm.clip_norm"] = labels.get("C", 10.0)
-    return Run(labels, f"{overrides} {PRIVATE}", values)
+    overrides = f"+experiment=scaffnew/{task} {method} {SMALL[scale][task]}"
+    return noised(labels, overrides, values, V[task])
 
 
 def ascends(values: Iterable[float]) -> bool:

@@ -6,9 +6,9 @@ from dpfl_cli.papers.scaffnew._tasks import (
     METHODS,
     NONE,
     OF_NETWORKS,
-    PRIVATE,
     SAME_SEEDS,
     V,
+    noised,
     on_task,
 )
 from dpfl_cli.papers.scaffnew.local_steps import (
@@ -59,12 +59,9 @@ def _full(labels: Where) -> Run:
         "rounds": ITERATIONS,
         "evaluation.every": ITERATIONS,
         "algorithm.local_steps": tau,
-        "dp.v": V["cifar10"],
-        "dp.epsilon": labels["eps"],
-        "algorithm.clip_norm": labels["C"],
     }
-    words = f"+experiment=scaffnew/cifar10 {method} model.train_loss_records=100 {PRIVATE}"
-    return Run(labels, words, values)
+    words = f"+experiment=scaffnew/cifar10 {method} model.train_loss_records=100"
+    return noised(labels, words, values, V["cifar10"])
 
 
 def _claims() -> Iterator[Claim]:
