@@ -24,7 +24,7 @@ from dpfl_cli.reproduction.api import (
     below,
     below_share,
     every,
-    printed,
+    numbers_in,
     ratio,
 )
 
@@ -62,13 +62,13 @@ _CELL = ("task", "method", "level")
 # Table 1 as noise multipliers, sigma_p * b / 2: of the gradients and, for AdaptDP, of the radius.
 NOISE = {
     cell: [round(50 * one, 6) for one in sigmas]
-    for cell, sigmas in printed("adaptdp", "table1", *_CELL).items()
+    for cell, sigmas in numbers_in("paper_numbers/adaptdp/table1", *_CELL).items()
 }
 MISPRINT = NOISE["T3", "AdaptDP", 2]
 # level 2 is printed as 0.093, which would be 4.65 here; everything else points to 0.0093
 NOISE |= {(task, "AdaptDP", 2): [0.465, 0.105] for task in IMAGES}
 # Table 2: step size and clip norm C (cap G of AdaptDP) that the paper selected at levels 1 to 3.
-SELECTED = printed("adaptdp", "selected", *_CELL)
+SELECTED = numbers_in("paper_numbers/adaptdp/selected", *_CELL)
 TRAINED = ["T2", "T3", "T4"]  # tasks whose loss is that of a classifier
 ON_T1 = {"task": "T1"}  # whose loss is the objective itself
 LAST = "mean of the last five rounds"

@@ -37,6 +37,7 @@ from dpfl_cli.reproduction.api import (
     best_by_others,
     each_seed,
     grid,
+    numbers_in,
     shape,
     sized,
 )
@@ -47,22 +48,8 @@ SHARES = {  # of the usual number of iterations
 }
 LONGER = (4, 8)  # and of CIFAR-10 at scale=paper, where with those above the longest was the best
 SHORT = 240  # where T ends here or before, what happens at large T is not judged
-# scale -> method -> data set -> the best local steps of scaffnew/fig5 at C = 10, by the mean of its
-# seeds, at epsilon 0.5, 3.3 and none
-ALIKE = {"reddit": (5, 1, 1), "ixi": (20, 20, 1)}  # with both methods, at both scales
-SAME_AT_QUICK = ALIKE | {"femnist": (120, 5, 1), "messidor": (5, 20, 1)}
-BEST = {
-    "quick": {
-        "ScaffNew": SAME_AT_QUICK | {"cifar10": (120, 60, 30)},
-        "FedAvg": SAME_AT_QUICK | {"cifar10": (60, 5, 1)},
-    },
-    "paper": {
-        "ScaffNew": ALIKE
-        | {"cifar10": (500, 250, 5), "femnist": (120, 30, 1), "messidor": (500, 100, 1)},
-        "FedAvg": ALIKE
-        | {"cifar10": (250, 125, 5), "femnist": (30, 5, 1), "messidor": (500, 100, 25)},
-    },
-}
+# the best local steps of scaffnew/fig5 at C = 10, by the mean of its seeds
+BEST = numbers_in("searches/scaffnew_fig5", "scale", "task", "method", "eps")
 
 
 def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
@@ -70,7 +57,7 @@ def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
         usual = tried(scale, curve["task"])[-1]
         more = LONGER if scale == "paper" and curve["task"] == "cifar10" else ()
         times = [round(share * usual) for share in (*SHARES[scale], *more)]
-        steps = BEST[scale][curve["method"]][curve["task"]][TARGETS.index(curve["eps"])]
+        steps = BEST[scale, *map(str, curve.values())]
         for labels in grid(**curve, T=times, tau=steps):
             yield on_task(scale, labels, labels["T"])
 
