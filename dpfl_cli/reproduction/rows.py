@@ -175,10 +175,14 @@ class Rows:
         those that are unknown for a seed.
         """
         rows, _ = self._found(measure, labels, math.inf)
-        seeds = self.frame.iloc[rows].groupby([*over], sort=False)["value"]
-        means = (seeds.sum() / seeds.size()).where(seeds.count() == seeds.size())
+        found = self.frame.iloc[rows]
+        if found.duplicated([*over]).any():  # of several seeds; pandas takes its time
+            by_cell = found.groupby([*over], sort=False)["value"]
+            means = by_cell.transform(lambda values: values.mean(skipna=False))
+            found = found.assign(value=means).drop_duplicates([*over])
         rising = self.measures[measure].better == "lower"
-        return means.sort_values(ascending=rising, kind="stable")
+        ranked = found.sort_values("value", ascending=rising, kind="stable")
+        return ranked.set_index([*over])["value"]
 
     def best(self, measure: str, *over: str, **labels: Any) -> Any:
         """Where it is the best: the value of a label, or those of several."""
