@@ -30,7 +30,6 @@ from dpfl_cli.papers.fednew._search import (
     STEPS_UP_TO,
     Data,
     Point,
-    Values,
     search,
 )
 from dpfl_cli.reproduction.api import (
@@ -49,10 +48,10 @@ BOTH = ("FN", *ONE)
 # --- artifacts --------------------------------------------------------------------------------
 
 
-def dealt(preset: str, counts: Sequence[int], values: Values) -> Data:
+def dealt(data: str, counts: Sequence[int]) -> Data:
     """To these numbers of clients; federated EMNIST by class, to 47 one each."""
-    two = {"partitioner.shards_per_client": 2} if preset == "federated_emnist" else {}
-    return {count: (preset, {**values, **({} if count == 47 else two)}) for count in counts}
+    two = " partitioner.shards_per_client=2" * data.startswith("federated_emnist")
+    return {count: data if count == 47 else data + two for count in counts}
 
 
 OF_IMAGES = (  # what is smaller at quick
@@ -97,8 +96,8 @@ table4 = compared(
     "Table 4",
     BOTH,
     {
-        "quick": dealt("fashion_mnist", (20, 100), SMALL),
-        "paper": dealt("fashion_mnist", (20, 50, 100, 250, 500), {}),
+        "quick": dealt(f"fashion_mnist {SMALL}", (20, 100)),
+        "paper": dealt("fashion_mnist", (20, 50, 100, 250, 500)),
     },
     (OF_IMAGES.format(""), "9 epsilons, every number of clients; a staged search"),
     (0.4, 80),
@@ -127,13 +126,12 @@ table4 = compared(
 
 # --- Table 5: clients that differ -------------------------------------------------------------
 
-BY_CLASS = "federated_emnist"
 table5 = compared(
     "Table 5",
     ONE,
     {
-        "quick": dealt(BY_CLASS, (47, 200), SMALL_FEMNIST),
-        "paper": dealt(BY_CLASS, (47, 500, 1000), {}),
+        "quick": dealt(f"federated_emnist {SMALL_FEMNIST}", (47, 200)),
+        "paper": dealt("federated_emnist", (47, 500, 1000)),
     },
     (
         "9400 training and 2350 test images, delta 1 / 9400, 70 rounds; a scaled-down search, "
@@ -214,7 +212,7 @@ AHEAD = "from epsilon 1 on DP-FedNew is more than one point ahead of DP-FedGD"
 table8 = compared(
     "Table 8",
     BOTH,
-    {"quick": dealt("adult", (10, 100, 500), {}), "paper": dealt("adult", (10, 100, 250, 500), {})},
+    {"quick": dealt("adult", (10, 100, 500)), "paper": dealt("adult", (10, 100, 250, 500))},
     (
         "all records and 70 rounds; a scaled-down search, 2 epsilons, 3 numbers of clients",
         "9 epsilons, 4 numbers of clients; a staged search",

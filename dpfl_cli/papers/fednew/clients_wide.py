@@ -38,8 +38,8 @@ def wide(
         table,
         ONE,
         {
-            "quick": dealt(preset, (fewest, 100), HALF_WIDE),
-            "paper": dealt(preset, (fewest, 500), WIDE),
+            "quick": dealt(f"{preset} {HALF_WIDE}", (fewest, 100)),
+            "paper": dealt(f"{preset} {WIDE}", (fewest, 500)),
         },
         (
             OF_IMAGES.format(" with 512 principal components"),
