@@ -72,13 +72,13 @@ def runs(scale: Scale) -> Runs:
 def _priced(cell: Where, method: str, source: str, noise: Values) -> Run:
     records, rounds, steps = COUNTS[cell["task"]]
     values = {
-        "dataset.dimension": 1,
         "dataset.records_per_client": records,
         "rounds": rounds,
         "algorithm.local_steps": steps,
     }
-    setup = f"+experiment=adaptdp/quadratic accountant.order=paper {METHODS[method]}"
-    return Run({"method": method, "source": source, **cell}, setup, {**values, **noise})
+    setup = "+experiment=adaptdp/quadratic dataset.dimension=1 accountant.order=paper"
+    labels = {"method": method, "source": source, **cell}
+    return Run(labels, f"{setup} {METHODS[method]}", {**values, **noise})
 
 
 # --- Corollary 1 ------------------------------------------------------------------------------

@@ -50,10 +50,10 @@ METHODS = {
 def runs(scale: Scale) -> Runs:
     for labels in grid(problem=PROBLEMS, method=METHODS):
         problem, method = labels.values()
-        overrides = f"{PROBLEMS[problem]} {METHODS[method]}"
+        overrides = f"{PROBLEMS[problem]} {METHODS[method]} rounds=3000 evaluation.every=1"
         if problem == "a6a" and method != "proposed":
             overrides += " model.penalty=none"  # without the l1 term: they take no proximal steps
-        yield Run(labels, overrides, {"rounds": 3000, "evaluation.every": 1})
+        yield Run(labels, overrides)
 
 
 def per_worker(facts: Facts) -> float:

@@ -69,11 +69,9 @@ PLACE = "section 3.1.2, Figure 1"
 
 
 def first_rounds(scale: Scale) -> Runs:
-    values = {"rounds": 1, "evaluation.average_last": 1}
     for labels in grid(dp=LOCAL, clients=(100, 300, *LARGE)):
-        overrides = f"algorithm=fedexp dp={labels['dp']}"
-        clients = {"dataset.clients": labels["clients"]}
-        yield on_synthetic(labels, overrides, 0.003, 0.3, values | clients)
+        words = f"algorithm=fedexp dp={labels['dp']} rounds=1 evaluation.average_last=1"
+        yield on_synthetic(labels, words, 0.003, 0.3, {"dataset.clients": labels["clients"]})
 
 
 NEAR = [

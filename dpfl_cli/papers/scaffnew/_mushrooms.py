@@ -17,7 +17,6 @@ from dpfl_cli.reproduction.api import (
     Metric,
     Rows,
     Run,
-    Values,
     Where,
     above,
     below,
@@ -36,14 +35,14 @@ V = 9.4e-9  # makes the argument of T*'s logarithm 500 at epsilon 3.3 and clip n
 # --- runs -------------------------------------------------------------------------------------
 
 
-def on_mushrooms(labels: Where, values: Values, v: float | None = V) -> Run:
+def on_mushrooms(labels: Where, words: str, v: float | None = V) -> Run:
     """A run of the label "method" and perhaps of others: "tau" (local steps), "T" (iterations), and
     those of its noise (see `noised`).
     """
-    overrides = "+experiment=scaffnew/mushrooms algorithm.final_release=false"
+    preset = "+experiment=scaffnew/mushrooms algorithm.final_release=false"
     keys = {"tau": "algorithm.local_steps", "T": "rounds"}
-    own = {key: labels[name] for name, key in keys.items() if name in labels}
-    return noised(labels, f"{overrides} {METHODS[labels['method']]}", {**values, **own}, v)
+    values = {key: labels[name] for name, key in keys.items() if name in labels}
+    return noised(labels, f"{preset} {METHODS[labels['method']]} {words}", values, v)
 
 
 # --- measures and figures ---------------------------------------------------------------------

@@ -27,29 +27,29 @@ V = {  # 8 / m^2 for m records a client: 10,000; 6,129; 28,750; 151 (the mean of
 ZERO_OUT = "dp=ldp dp.relation=zero_out"
 PRIVATE = f"{ZERO_OUT} dp.delta=1e-5 dp.epsilon=1"
 WRONG_IF_CONSTANT = {"messidor": 45.0}  # test error (%) of who always answers the larger class
-LR = {"cifar10": 0.05, "femnist": 0.1, "reddit": 5.0, "ixi": 0.5, "messidor": 0.05}  # small sizes
-PAPER_LR = {**LR, "messidor": 0.3}
 
 QUICK_TASKS = {
     "cifar10": "model=cnn_cifar_small model.channels=[8,16] dataset.test_records=1000 "
-    "model.train_loss_records=100 algorithm.batch_size=8",
+    "model.train_loss_records=100 algorithm.batch_size=8 algorithm.local_lr=0.05",
     "femnist": "model.channels=[8,16] model.hidden=null dataset.test_records=200 "
-    "model.train_loss_records=100 algorithm.batch_size=8",
+    "model.train_loss_records=100 algorithm.batch_size=8 algorithm.local_lr=0.1",
     "reddit": "model.embedding=32 model.hidden=32 dataset.vocabulary=200 dataset.test_records=400 "
-    "model.train_loss_records=100 algorithm.batch_size=8",
+    "model.train_loss_records=100 algorithm.batch_size=8 algorithm.local_lr=5.0",
     "ixi": "dataset.shape=[16,20,16] dataset.test_records=[8,5,3] model.train_loss_records=4 "
-    "algorithm.batch_size=1",
+    "algorithm.batch_size=1 algorithm.local_lr=0.5",
     "messidor": "model=vgg11_small dataset.side=64 dataset.test_records=40 "
-    "model.train_loss_records=20 algorithm.batch_size=4",
+    "model.train_loss_records=20 algorithm.batch_size=4 algorithm.local_lr=0.05",
 }
 SMALL = {  # networks and data: all sizes are small
     "quick": QUICK_TASKS,
     "paper": {
         **QUICK_TASKS,
-        "cifar10": "model=cnn_cifar_small model.train_loss_records=100 algorithm.batch_size=16",
+        "cifar10": "model=cnn_cifar_small model.train_loss_records=100 "
+        "algorithm.batch_size=16 algorithm.local_lr=0.05",
         # lesions of 224 / 64
         "messidor": "model=vgg11_small model.width=2 model.init=unit dataset.side=64 "
-        "dataset.lesion_size=3.5 model.train_loss_records=20 algorithm.batch_size=4",
+        "dataset.lesion_size=3.5 model.train_loss_records=20 algorithm.batch_size=4 "
+        "algorithm.local_lr=0.3",
     },
 }
 
@@ -78,7 +78,6 @@ def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
         "rounds": iterations,
         "evaluation.every": iterations,
         "algorithm.local_steps": min(labels["tau"], iterations),
-        "algorithm.local_lr": (PAPER_LR if scale == "paper" else LR)[task],
     }
     overrides = f"+experiment=scaffnew/{task} {method} {SMALL[scale][task]}"
     return noised(labels, overrides, values, V[task])

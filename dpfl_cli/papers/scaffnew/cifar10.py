@@ -55,13 +55,11 @@ def _full(labels: Where) -> Run:
     tau = labels["tau"]
     # there are no controls before the first communication
     method = METHODS["FedAvg" if tau == ITERATIONS else labels["method"]]
-    values = {
-        "rounds": ITERATIONS,
-        "evaluation.every": ITERATIONS,
-        "algorithm.local_steps": tau,
-    }
-    words = f"+experiment=scaffnew/cifar10 {method} model.train_loss_records=100"
-    return noised(labels, words, values, V["cifar10"])
+    words = (
+        f"+experiment=scaffnew/cifar10 {method} model.train_loss_records=100 rounds={ITERATIONS} "
+        f"evaluation.every={ITERATIONS}"
+    )
+    return noised(labels, words, {"algorithm.local_steps": tau}, V["cifar10"])
 
 
 def _claims() -> Iterator[Claim]:
