@@ -76,7 +76,7 @@ OWN = {
     "primal_dual": "algorithm.schedule=static",  # the other needs a strongly convex loss
 }
 # nothing reads training losses, which take long
-ALL = "dp.delta=1e-5 dp.mode=sound dp.relation=replace_one model.train_loss_records=10"
+ALL = "dp.mode=sound dp.relation=replace_one model.train_loss_records=10"
 IMAGES = "+experiment=fednew/fashion_mnist"
 TASKS = {
     "adult": "+experiment=fednew/adult",
@@ -94,7 +94,7 @@ def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: str) -> Ru
         if (scale, task) == ("quick", "images_differ"):
             words += f" {SMALLER}"
         rounds = COMMUNICATIONS * (STEPS if method == "scaffnew" else 1)  # of local iterations
-        values = {"rounds": rounds, "evaluation.every": rounds, "dp.epsilon": eps}
+        values = {"rounds": rounds, "evaluation.every": rounds, "dp.epsilon": eps, "dp.delta": 1e-5}
         few = slice(1, None, 3) if scale == "quick" else slice(None)
         labels = {name: every_one[few] for name, every_one in grids[method].items()}
         for point in grid(**labels):
