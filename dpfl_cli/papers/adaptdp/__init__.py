@@ -54,7 +54,7 @@ TASKS = {"T1": "quadratic", "T2": "bank", "T3": "mnist", "T4": "fashion_mnist"}
 IMAGES = ("T3", "T4")
 METHODS = {
     "FedAvg": "algorithm=fedavg_record",
-    "AdaptDP": "algorithm=adaptdp algorithm.sensitivity=paper",
+    "AdaptDP": "algorithm=adaptdp algorithm.sensitivity=paper algorithm.radius_batch_size=100",
 }
 BOTH = ("AdaptDP", "FedAvg")  # the order in which claims have them
 LEVELS = (1, 2, 3)
@@ -180,13 +180,10 @@ def less_scattered(ours: Sample, theirs: Sample) -> Comparison:
     return below(apart(ours), apart(theirs))
 
 
-def noise_of(gradient: float, *radius: float) -> Values:
+def noise_of(*multipliers: float) -> Values:
     """Values that set the noise of the gradients and, for AdaptDP, of the radius."""
-    settings = {"mechanism.noise_multiplier": gradient}
-    if radius:
-        settings["algorithm.radius_batch_size"] = 100
-        settings["algorithm.radius_noise_multiplier"] = radius[0]
-    return settings
+    keys = ("mechanism.noise_multiplier", "algorithm.radius_noise_multiplier")
+    return dict(zip(keys, multipliers, strict=False))
 
 
 def private(

@@ -61,11 +61,7 @@ def runs(scale: Scale) -> Runs:
             if misprinted:
                 yield _priced(cell, method, "misprint", noise_of(*noise))
         target = IMPLIED[cell["task"]][place]
-        calibrated = {
-            "algorithm.radius_batch_size": 100,
-            "dp.epsilon": target,
-            "algorithm.target_epsilon": target,
-        }
+        calibrated = {"dp.epsilon": target, "algorithm.target_epsilon": target}
         yield _priced(cell, "AdaptDP", "calibrated", calibrated)
 
 

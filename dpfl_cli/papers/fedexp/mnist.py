@@ -72,7 +72,7 @@ def on_mnist(
     """A run on MNIST of the label "method", with the network of the label "dp"."""
     trust, method = labels["dp"], METHODS_ON_MNIST[labels["method"]]
     setup = f"+experiment=fedexp/mnist dp={trust} model={NETWORKS[trust]} {method}"
-    chosen = {"algorithm.local_lr": pair[0], "algorithm.clip_norm": pair[1]}
+    chosen = dict(zip(PAIR.values(), pair, strict=True))
     return Run(labels, setup, {**chosen, **values}, seeds=seeds)
 
 
