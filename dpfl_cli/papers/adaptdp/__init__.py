@@ -188,8 +188,7 @@ def noise_of(*multipliers: float) -> Values:
 
 def private(
     labels: Where,
-    values: Values,
-    overrides: str = "",
+    words: str = "",
     pair: tuple[float, float] | None = None,
     noise: Sequence[float] | None = None,
     exclusive: bool = False,
@@ -199,16 +198,17 @@ def private(
     """A run of a task, method and level, which are labels or fixed without being one.
 
     Args:
+      words: more overrides.
       pair: step size and clip norm, else those that the paper selected.
       noise: of the gradients and, for AdaptDP, of the radius, else the printed one.
     """
     cell = {**labels, **unlabelled}
     task, method, level = cell["task"], cell["method"], cell["level"]
     local_lr, clip_norm = pair or SELECTED[task, method, level]
-    settings = {
+    values = {
         "algorithm.local_lr": local_lr,
         "algorithm.clip_norm": clip_norm,
         **noise_of(*(noise or NOISE[task, method, level])),
     }
-    words = f"+experiment=adaptdp/{TASKS[task]} {METHODS[method]} {overrides}"
-    return Run(labels, words, {**settings, **values}, exclusive, seeds)
+    preset = f"+experiment=adaptdp/{TASKS[task]} {METHODS[method]}"
+    return Run(labels, f"{preset} {words}", values, exclusive, seeds)

@@ -72,7 +72,7 @@ INVALID = "dp.mode=paper algorithm.clipping=batch_mean"
 
 def runs(scale: Scale) -> Runs:
     quick = scale == "quick"
-    fewer = {task: {"rounds": rounds} for task, rounds in ROUNDS.items() if quick}
+    fewer = {task: f"rounds={rounds}" for task, rounds in ROUNDS.items() if quick}
     for labels in grid(task=TASKS, method=METHODS, level=LEVELS):
         task, method, at = labels.values()
         selections: dict[str, Where] = {"paper": {}}
@@ -84,13 +84,12 @@ def runs(scale: Scale) -> Runs:
             selections["printed_noise"] = {"noise": MISPRINT}
         for selection, own in selections.items():
             cell = {**labels, "selection": selection}
-            yield private(cell, fewer.get(task, {}), seeds=seeds_of(task, scale), **own)
+            yield private(cell, fewer.get(task, ""), seeds=seeds_of(task, scale), **own)
     for task in ROUNDS:
-        labels, values = {"task": task, **LEVEL_3}, fewer.get(task, {})
-        yield private({**labels, "selection": "invalid"}, values, INVALID)
+        labels, words = {"task": task, **LEVEL_3}, f"{INVALID} {fewer.get(task, '')}"
+        yield private({**labels, "selection": "invalid"}, words)
         if task in IMAGES:
-            raw = {**values, "dataset.pixels": "raw"}
-            yield private({**labels, "selection": "invalid_raw"}, raw, INVALID)
+            yield private({**labels, "selection": "invalid_raw"}, f"{words} dataset.pixels=raw")
 
 
 def _half(selection: str) -> Judge:

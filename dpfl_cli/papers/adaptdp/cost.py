@@ -40,7 +40,7 @@ MOBILENET = {
 
 def of_mobilenet(scale: Scale) -> Runs:
     for labels in grid(method=METHODS, level=LEVELS):
-        yield private(labels, {}, f"model=mobilenet {MOBILENET[scale]}", PAIR, task="T3")
+        yield private(labels, f"model=mobilenet {MOBILENET[scale]}", PAIR, task="T3")
 
 
 WORKS = Claim(
@@ -131,9 +131,8 @@ TIMED = 23  # rounds, of which the first 3 are not counted
 
 def timed(scale: Scale) -> Runs:
     for method in METHODS:
-        yield private(
-            {"method": method}, {"rounds": TIMED}, pair=PAIR, exclusive=True, task="T3", level=3
-        )
+        labels = {"method": method}
+        yield private(labels, f"rounds={TIMED}", PAIR, exclusive=True, task="T3", level=3)
 
 
 def _seconds(rows: Rows) -> float:

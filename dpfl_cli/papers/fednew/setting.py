@@ -73,8 +73,8 @@ DATA: Mapping[str, tuple[str, Sequence[int]]] = {
 def table1_runs(scale: Scale) -> Runs:
     for task, (data, clients) in DATA.items():
         for count in clients:
-            dealt = {"partitioner.clients": count}
-            yield Run({"task": task, "clients": count}, private(data), dealt)
+            words = private(f"{data} partitioner.clients={count}")
+            yield Run({"task": task, "clients": count}, words)
     yield Run({"task": "synthetic", "clients": 100}, private("synthetic_alpha_beta"))
 
 

@@ -74,13 +74,9 @@ def noised(labels: Where, overrides: str, values: Values, v: float | None) -> Ru
 def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
     """A run of the labels "task", "method", "eps", "tau" and perhaps "C"."""
     task, method = labels["task"], METHODS[labels["method"]]
-    values = {
-        "rounds": iterations,
-        "evaluation.every": iterations,
-        "algorithm.local_steps": min(labels["tau"], iterations),
-    }
-    overrides = f"+experiment=scaffnew/{task} {method} {SMALL[scale][task]}"
-    return noised(labels, overrides, values, V[task])
+    words = f"rounds={iterations} evaluation.every={iterations} {SMALL[scale][task]}"
+    values = {"algorithm.local_steps": min(labels["tau"], iterations)}
+    return noised(labels, f"+experiment=scaffnew/{task} {method} {words}", values, V[task])
 
 
 def ascends(values: Iterable[float]) -> bool:
