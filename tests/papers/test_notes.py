@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from dpfl_cli import reproduction
+from dpfl_cli.papers.adaptdp import choices
 from dpfl_cli.papers.adaptdp.clients import table4
 from dpfl_cli.papers.adaptdp.cost import table5
 from dpfl_cli.papers.adaptdp.noise import table1
@@ -160,3 +161,11 @@ def test_the_searched_pairs_of_fedexp_on_mnist_are_those_that_were_published() -
     for (trust, method), rows_of in found.groupby(["dp", "method"]):
         pair = [rows_of.query(f"measure == 'best.{one}'")["value"].item() for one in PAIR]
         assert mnist.FOUND["searched", trust, method] == tuple(map(float, pair))
+
+
+def test_the_best_pairs_of_adaptdp_are_those_that_were_published() -> None:
+    table = pd.read_csv(PUBLISHED / "adaptdp/table3/quick/table.csv").query("task == 'T1'")
+    for (method, level), pair in choices.OURS.items():
+        mine = table[(table["method"] == method) & (table["level"] == level)]
+        best = [mine.query(f"measure == 'best.{one}'")["value"].item() for one in ("eta", "cap")]
+        assert pair == tuple(map(float, best))

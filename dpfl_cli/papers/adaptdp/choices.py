@@ -54,14 +54,12 @@ from dpfl_cli.reproduction.api import (
     in_factor,
     level,
     near_paper,
+    numbers_in,
     ratio,
     sized,
 )
 
-OURS = {  # the best of table3
-    "FedAvg": ((0.3, 0.5),) * 3,
-    "AdaptDP": ((0.3, 0.5), (0.1, 1.0), (0.1, 1.0)),
-}
+OURS = numbers_in("searches/adaptdp_table3", "method", "level")  # the best pairs of T1 at quick
 CALIBRATED = ((0.2015, 0.0499), (0.3565, 0.1205), (0.5585, 0.34))  # at DP-FedAvg's epsilon: table1
 ROUNDS = {"T2": 10, "T3": 100, "T4": 100}  # at quick
 FEDAVG = {"task": "T1", "selection": "paper", "method": "FedAvg"}
@@ -77,7 +75,7 @@ def runs(scale: Scale) -> Runs:
         task, method, at = labels.values()
         selections: dict[str, Where] = {"paper": {}}
         if task == "T1":
-            selections["ours"] = {"pair": OURS[method][at - 1]}
+            selections["ours"] = {"pair": OURS[method, at]}
             noise = {"noise": CALIBRATED[at - 1]} if method == "AdaptDP" else {}
             selections["calibrated"] = noise
         if (task, method, at) == ("T3", "AdaptDP", 2):
