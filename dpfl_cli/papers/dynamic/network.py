@@ -34,13 +34,11 @@ AT_QUARTER = [  # the clip norms that held-out records chose with the larger ste
 
 
 def runs(scale: Scale) -> Runs:
-    preset = "+experiment=dynamic/mnist algorithm=primal_dual algorithm.step=1.25"
-    words = "algorithm.strong_convexity=0.024"
+    preset = "+experiment=dynamic/mnist algorithm=primal_dual"
+    words = "algorithm.step=1.25 algorithm.strong_convexity=0.024"
     if scale != "paper":
-        words = (
-            "model.hidden=[32] algorithm.strong_convexity=0.08 model.average_pool=2 "
-            "evaluation.every=10"
-        )
+        words = "algorithm.step=1.25 algorithm.strong_convexity=0.08 evaluation.every=10"
+        words += " model.hidden=[32] model.average_pool=2"
     more = AT_QUARTER if scale == "paper" else []
     for labels in [*grid(budget=BUDGETS, clip_norm=CLIP_NORMS, T=ROUNDS), *more]:
         T, _, quarter = labels["T"].partition("_")

@@ -48,9 +48,7 @@ SHARED = (
 def runs(scale: Scale) -> Runs:
     for ((unit, variant), words), target in product(VARIANTS.items(), TARGETS):
         algorithm = "fednew" if unit == "client" else "fednew_record"
-        overrides = (
-            f"+experiment=fednew/adult algorithm={algorithm} dp.unit={unit} {SHARED} {words}"
-        )
+        overrides = f"{SHARED} algorithm={algorithm} dp.unit={unit} {words}"
         labels = {"level": unit, "variant": variant, "target": target}
         yield Run(labels, overrides, {"dp.epsilon": target})
 
