@@ -25,7 +25,6 @@ V = {  # 8 / m^2 for m records a client: 10,000; 6,129; 28,750; 151 (the mean of
     "messidor": 8.8889e-5,
 }
 ZERO_OUT = "dp=ldp dp.relation=zero_out"
-PRIVATE = f"{ZERO_OUT} dp.delta=1e-5 dp.epsilon=1"
 WRONG_IF_CONSTANT = {"messidor": 45.0}  # test error (%) of who always answers the larger class
 
 QUICK_TASKS = {
@@ -64,11 +63,10 @@ def noised(labels: Where, overrides: str, values: Values, v: float | None) -> Ru
     eps = labels.get("eps", labels.get("tenth", NONE))
     if eps == NONE:
         return Run(labels, f"{overrides} dp=none", values)
-    values = {**values, "dp.epsilon": eps, "algorithm.clip_norm": labels.get("C", 10.0)}
-    if v is None:
-        return Run(labels, f"{overrides} {PRIVATE} dp.calibration=zcdp", values)
-    words = f"{overrides} {PRIVATE} dp.calibration=lemma1 dp.v=1"
-    return Run(labels, words, {**values, "dp.v": v})
+    noise = "dp.calibration=zcdp" if v is None else f"dp.calibration=lemma1 dp.v={v}"
+    words = f"{overrides} {ZERO_OUT} dp.delta=1e-5 dp.epsilon=1 {noise}"
+    clip_norm = labels.get("C", 10.0)
+    return Run(labels, words, {**values, "dp.epsilon": eps, "algorithm.clip_norm": clip_norm})
 
 
 def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
