@@ -196,13 +196,11 @@ SCHEDULES = ("dynamic", "static", "slow", "fast", "stacked")
 
 def of_schedules(scale: Scale) -> Runs:
     for labels in grid(T=(1000, 3000, 8000), schedule=SCHEDULES):
-        words = f"{IJCNN1} algorithm=primal_dual"
-        values = {"rounds": labels["T"]}
-        if labels["schedule"] == "static":
-            words += " algorithm.schedule=static"
-        else:
-            values["algorithm.strong_convexity"] = CONVEXITY[labels["schedule"]]
-        yield Run(labels, words, values)
+        own = "schedule=static"
+        if labels["schedule"] != "static":
+            own = f"strong_convexity={CONVEXITY[labels['schedule']]}"
+        words = f"{IJCNN1} algorithm=primal_dual algorithm.{own}"
+        yield Run(labels, words, {"rounds": labels["T"]})
 
 
 def noise_part(facts: Facts) -> float:

@@ -52,9 +52,9 @@ def table3_runs(scale: Scale) -> Runs:
     for labels in grid(level=SENDERS, size=LAYERS, method=METHODS):
         algorithm = SENDERS[labels["level"]][labels["method"]]
         features, classes = LAYERS[labels["size"]]
-        data = {"dataset.dimension": features, "dataset.classes": classes}
-        words = private("synthetic_alpha_beta", f"{algorithm} {few}", labels["level"])
-        yield Run(labels, words, data)
+        layer = f"dataset.dimension={features} dataset.classes={classes}"
+        words = f"{algorithm} {few} {layer}"
+        yield Run(labels, private("synthetic_alpha_beta", words, labels["level"]))
 
 
 EVERYWHERE: Where = {"level": ..., "size": ...}
