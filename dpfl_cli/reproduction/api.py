@@ -40,7 +40,7 @@ from dpfl_cli.reproduction.measure import (
     Values,
     Where,
 )
-from dpfl_cli.reproduction.paper_numbers import printed
+from dpfl_cli.reproduction.paper_numbers import numbers_in
 from dpfl_cli.reproduction.rows import (
     CHOSEN,
     OTHERS,
@@ -96,7 +96,7 @@ __all__ = [
     "level",
     "listed_labels",
     "near_paper",
-    "printed",
+    "numbers_in",
     "ratio",
     "shape",
     "sized",

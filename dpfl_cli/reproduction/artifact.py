@@ -68,8 +68,8 @@ class Run(Checked):
     Attributes:
       labels: the choices that it stands for.
       overrides: what `dpfl run` takes: "dataset=mnist", "+experiment=fedexp/mnist"; a list, or one
-        text of words. Every distinct list of them is composed once, so that what varies in a large
-        grid belongs into `values`.
+        text of words; of a key that is there twice the last counts. Every distinct list of them is
+        composed once, so that what varies in a large grid belongs into `values`.
       values: config keys that are set after composing: {"algorithm.local_lr": 0.1}.
       exclusive: it is for its times: alone, one after another, anew for every artifact.
       seeds: its own, in place of the scale's, and as there how many or which; fixed before any

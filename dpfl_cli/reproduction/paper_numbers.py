@@ -18,14 +18,19 @@ from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.rows import PAPER
 
-NUMBERS = Path(__file__).with_name("paper_numbers")
+HERE = Path(__file__).parent
+NUMBERS = HERE / "paper_numbers"
 NAMES = {"value": "paper", "std": "paper_std", "note": "paper_note"}  # column of a file -> of rows
 
 
-def printed(paper: str, table: str, *cell: str) -> dict[tuple[Any, ...], tuple[float, ...]]:
-    """What stands in some columns of a table of a paper's numbers -> the values there, in order."""
-    lines = pd.read_csv(NUMBERS / paper / f"{table}.csv")
-    return {place: tuple(values) for place, values in lines.groupby([*cell])["value"]}
+def numbers_in(file: str, *cell: str) -> dict[tuple[Any, ...], tuple[float, ...]]:
+    """What stands in some columns of a file of numbers -> the values there, in order.
+
+    Args:
+      file: "paper_numbers/<paper>/<table>", or "searches/<name>" of what searches of ours found.
+    """
+    lines = pd.read_csv(HERE / f"{file}.csv")
+    return {place: tuple(values.tolist()) for place, values in lines.groupby([*cell])["value"]}
 
 
 def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:

@@ -142,7 +142,6 @@ def check_names(artifact: Artifact) -> None:
             for kind in ("best", "tables", "figures")
             for number, one in enumerate(getattr(artifact, kind))
         },
-        **{f"claim {one.id}": one for one in artifact.claims},
     }
     known = {BEST: (True, False), MEASURE: measures, **artifact.choices}
     for place, part in parts.items():

@@ -158,12 +158,7 @@ class Rows:
 
     def values(self, measure: str, **labels: Any) -> list[float]:
         """Their means over seeds."""
-        rows, name = self._found(measure, labels, 1)
-        found = self.frame.iloc[rows]
-        if not name:
-            return [float(found["value"].mean())]
-        means = found.groupby(name, sort=False)["value"].mean()
-        return [float(means[one]) for one in in_order(found[name])]
+        return [one.mean for one in self.along(measure, **labels)]
 
     def places(self, measure: str, **labels: Any) -> list[Any]:
         """The values of the one label in which they differ, such as the rounds of a series."""

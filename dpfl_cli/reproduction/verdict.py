@@ -132,11 +132,10 @@ def _freedom(members: Sequence[Comparison]) -> float:
     correlation of n seeds is too large by chance, 1 / (n - 1) on average where there is none, of
     which an estimate without bias is made; their sum is taken to be at least that of none.
     """
-    apart = np.array([one.differences for one in members])
-    apart -= apart.mean(axis=1, keepdims=True)
-    sizes = np.linalg.norm(apart, axis=1, keepdims=True)
-    unit = np.divide(apart, sizes, out=np.zeros_like(apart), where=sizes > 0)
-    (k, n), squares = apart.shape, float(((unit @ unit.T) ** 2).sum()) - len(apart)
+    k, n = len(members), len(members[0].differences)
+    with np.errstate(invalid="ignore"):  # what has no spread is correlated with nothing
+        correlations = np.nan_to_num(np.corrcoef([one.differences for one in members]))
+    squares = float((correlations**2).sum()) - k
     shared = ((n - 1) * squares - k * (k - 1)) / (n - 2) if n > 2 else k * (k - 1)
     return k * k * (n - 1) / (k + max(shared, 0.0))
 

@@ -9,16 +9,19 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from dpfl_cli import reproduction
+from dpfl_cli.papers.adaptdp import choices
 from dpfl_cli.papers.adaptdp.clients import table4
 from dpfl_cli.papers.adaptdp.cost import table5
 from dpfl_cli.papers.adaptdp.noise import table1
 from dpfl_cli.papers.dynamic.network import fig3
-from dpfl_cli.papers.fedexp import mnist
+from dpfl_cli.papers.fedexp import PAIR, mnist
 from dpfl_cli.papers.fedexp.search import table2
 from dpfl_cli.papers.fednew import WIDER
 from dpfl_cli.papers.scaffnew import iterations
-from dpfl_cli.reproduction.api import Artifact, printed
+from dpfl_cli.reproduction.api import Artifact, numbers_in
 
+SEARCHES = Path(reproduction.__path__[0]) / "searches"
 PUBLISHED = Path(__file__).parents[2] / "outputs/published"
 
 
@@ -63,10 +66,8 @@ def test_the_other_reading_of_adaptdp_table4s_losses() -> None:
     raw = rows("adaptdp/table2", "loss").query("selection == 'invalid_raw'")
     assert set(zip(raw["method"], raw["level"], strict=True)) == {("FedAvg", 3)}
     ours = raw.groupby("task")["value"].mean()
-    theirs = {
-        task: printed("adaptdp", "table4", "task", "method", "P", "level")[task, "FedAvg", 2, 3][0]
-        for task in ("T3", "T4")
-    }
+    known = numbers_in("paper_numbers/adaptdp/table4", "task", "method", "P", "level")
+    theirs = {task: known[task, "FedAvg", 2, 3][0] for task in ("T3", "T4")}
     assert f"{ours['T3']:.2e} on T3 and {ours['T4']:.3f} on T4" in said
     assert f"has {theirs['T3']:.2e} and {theirs['T4']:.3f}" in said
     assert ours["T3"] < theirs["T3"] / 30
@@ -142,9 +143,29 @@ def test_local_steps_of_scaffnews_curves_are_the_best_that_were_published(scale:
     table = pd.read_csv(PUBLISHED / f"scaffnew/fig5/{scale}/table.csv")
     best = table.query("measure == 'best.tau' and C == 10").set_index(["task", "method", "eps"])
     mine = {
-        (task, method, str(eps)): steps
-        for method, of_tasks in iterations.BEST[scale].items()  # type: ignore[index]
-        for task, of_task in of_tasks.items()
-        for eps, steps in zip(iterations.TARGETS, of_task, strict=True)
+        tuple(place): steps for (of, *place), (steps,) in iterations.BEST.items() if of == scale
     }
     assert mine == best["value"].astype(int).to_dict()
+
+
+def test_the_best_pairs_of_fedexp_on_mnist_are_those_of_the_search() -> None:
+    tried = pd.read_csv(SEARCHES / "fedexp_table4.csv", comment="#")
+    best = tried.loc[tried.groupby(["dp", "method"])["accuracy"].idxmax()]
+    assert len(best) == 9
+    for one in best.itertuples():
+        assert mnist.FOUND["best", one.dp, one.method] == (one.local_lr, one.clip_norm)
+
+
+def test_the_searched_pairs_of_fedexp_on_mnist_are_those_that_were_published() -> None:
+    found = pd.read_csv(PUBLISHED / "fedexp/table2/paper/table.csv").query("dataset == 'MNIST'")
+    for (trust, method), rows_of in found.groupby(["dp", "method"]):
+        pair = [rows_of.query(f"measure == 'best.{one}'")["value"].item() for one in PAIR]
+        assert mnist.FOUND["searched", trust, method] == tuple(map(float, pair))
+
+
+def test_the_best_pairs_of_adaptdp_are_those_that_were_published() -> None:
+    table = pd.read_csv(PUBLISHED / "adaptdp/table3/quick/table.csv").query("task == 'T1'")
+    for (method, level), pair in choices.OURS.items():
+        mine = table[(table["method"] == method) & (table["level"] == level)]
+        best = [mine.query(f"measure == 'best.{one}'")["value"].item() for one in ("eta", "cap")]
+        assert pair == tuple(map(float, best))

@@ -24,7 +24,7 @@ from dpfl_cli.reproduction.api import (
     below,
     below_share,
     every,
-    printed,
+    numbers_in,
     ratio,
 )
 
@@ -54,7 +54,7 @@ TASKS = {"T1": "quadratic", "T2": "bank", "T3": "mnist", "T4": "fashion_mnist"}
 IMAGES = ("T3", "T4")
 METHODS = {
     "FedAvg": "algorithm=fedavg_record",
-    "AdaptDP": "algorithm=adaptdp algorithm.sensitivity=paper",
+    "AdaptDP": "algorithm=adaptdp algorithm.sensitivity=paper algorithm.radius_batch_size=100",
 }
 BOTH = ("AdaptDP", "FedAvg")  # the order in which claims have them
 LEVELS = (1, 2, 3)
@@ -62,13 +62,13 @@ _CELL = ("task", "method", "level")
 # Table 1 as noise multipliers, sigma_p * b / 2: of the gradients and, for AdaptDP, of the radius.
 NOISE = {
     cell: [round(50 * one, 6) for one in sigmas]
-    for cell, sigmas in printed("adaptdp", "table1", *_CELL).items()
+    for cell, sigmas in numbers_in("paper_numbers/adaptdp/table1", *_CELL).items()
 }
 MISPRINT = NOISE["T3", "AdaptDP", 2]
 # level 2 is printed as 0.093, which would be 4.65 here; everything else points to 0.0093
 NOISE |= {(task, "AdaptDP", 2): [0.465, 0.105] for task in IMAGES}
 # Table 2: step size and clip norm C (cap G of AdaptDP) that the paper selected at levels 1 to 3.
-SELECTED = printed("adaptdp", "selected", *_CELL)
+SELECTED = numbers_in("paper_numbers/adaptdp/selected", *_CELL)
 TRAINED = ["T2", "T3", "T4"]  # tasks whose loss is that of a classifier
 ON_T1 = {"task": "T1"}  # whose loss is the objective itself
 LAST = "mean of the last five rounds"
@@ -180,19 +180,15 @@ def less_scattered(ours: Sample, theirs: Sample) -> Comparison:
     return below(apart(ours), apart(theirs))
 
 
-def noise_of(gradient: float, *radius: float) -> Values:
+def noise_of(*multipliers: float) -> Values:
     """Values that set the noise of the gradients and, for AdaptDP, of the radius."""
-    settings = {"mechanism.noise_multiplier": gradient}
-    if radius:
-        settings["algorithm.radius_batch_size"] = 100
-        settings["algorithm.radius_noise_multiplier"] = radius[0]
-    return settings
+    keys = ("mechanism.noise_multiplier", "algorithm.radius_noise_multiplier")
+    return dict(zip(keys, multipliers, strict=False))
 
 
 def private(
     labels: Where,
-    values: Values,
-    overrides: str = "",
+    words: str = "",
     pair: tuple[float, float] | None = None,
     noise: Sequence[float] | None = None,
     exclusive: bool = False,
@@ -202,16 +198,17 @@ def private(
     """A run of a task, method and level, which are labels or fixed without being one.
 
     Args:
+      words: more overrides.
       pair: step size and clip norm, else those that the paper selected.
       noise: of the gradients and, for AdaptDP, of the radius, else the printed one.
     """
     cell = {**labels, **unlabelled}
     task, method, level = cell["task"], cell["method"], cell["level"]
     local_lr, clip_norm = pair or SELECTED[task, method, level]
-    settings = {
+    values = {
         "algorithm.local_lr": local_lr,
         "algorithm.clip_norm": clip_norm,
         **noise_of(*(noise or NOISE[task, method, level])),
     }
-    words = f"+experiment=adaptdp/{TASKS[task]} {METHODS[method]} {overrides}"
-    return Run(labels, words, {**settings, **values}, exclusive, seeds)
+    preset = f"+experiment=adaptdp/{TASKS[task]} {METHODS[method]}"
+    return Run(labels, f"{preset} {words}", values, exclusive, seeds)

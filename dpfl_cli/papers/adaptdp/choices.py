@@ -54,14 +54,12 @@ from dpfl_cli.reproduction.api import (
     in_factor,
     level,
     near_paper,
+    numbers_in,
     ratio,
     sized,
 )
 
-OURS = {  # the best of table3
-    "FedAvg": ((0.3, 0.5),) * 3,
-    "AdaptDP": ((0.3, 0.5), (0.1, 1.0), (0.1, 1.0)),
-}
+OURS = numbers_in("searches/adaptdp_table3", "method", "level")  # the best pairs of T1 at quick
 CALIBRATED = ((0.2015, 0.0499), (0.3565, 0.1205), (0.5585, 0.34))  # at DP-FedAvg's epsilon: table1
 ROUNDS = {"T2": 10, "T3": 100, "T4": 100}  # at quick
 FEDAVG = {"task": "T1", "selection": "paper", "method": "FedAvg"}
@@ -72,25 +70,24 @@ INVALID = "dp.mode=paper algorithm.clipping=batch_mean"
 
 def runs(scale: Scale) -> Runs:
     quick = scale == "quick"
-    fewer = {task: {"rounds": rounds} for task, rounds in ROUNDS.items() if quick}
+    fewer = {task: f"rounds={rounds}" for task, rounds in ROUNDS.items() if quick}
     for labels in grid(task=TASKS, method=METHODS, level=LEVELS):
         task, method, at = labels.values()
         selections: dict[str, Where] = {"paper": {}}
         if task == "T1":
-            selections["ours"] = {"pair": OURS[method][at - 1]}
+            selections["ours"] = {"pair": OURS[method, at]}
             noise = {"noise": CALIBRATED[at - 1]} if method == "AdaptDP" else {}
             selections["calibrated"] = noise
         if (task, method, at) == ("T3", "AdaptDP", 2):
             selections["printed_noise"] = {"noise": MISPRINT}
         for selection, own in selections.items():
             cell = {**labels, "selection": selection}
-            yield private(cell, fewer.get(task, {}), seeds=seeds_of(task, scale), **own)
+            yield private(cell, fewer.get(task, ""), seeds=seeds_of(task, scale), **own)
     for task in ROUNDS:
-        labels, values = {"task": task, **LEVEL_3}, fewer.get(task, {})
-        yield private({**labels, "selection": "invalid"}, values, INVALID)
+        labels, words = {"task": task, **LEVEL_3}, f"{INVALID} {fewer.get(task, '')}"
+        yield private({**labels, "selection": "invalid"}, words)
         if task in IMAGES:
-            raw = {**values, "dataset.pixels": "raw"}
-            yield private({**labels, "selection": "invalid_raw"}, raw, INVALID)
+            yield private({**labels, "selection": "invalid_raw"}, f"{words} dataset.pixels=raw")
 
 
 def _half(selection: str) -> Judge:

@@ -45,11 +45,11 @@ CLIENTS = (2, 4, 6)  # P
 def runs(scale: Scale) -> Runs:
     for labels in grid(task=("T1", *IMAGES), method=METHODS, P=CLIENTS, level=LEVELS):
         clients = labels["P"]
-        values = {"dataset.clients": clients}
+        words = f"dataset.clients={clients}"
         if labels["task"] != "T1":
-            values = {"partitioner.clients": clients, "dataset.train_records": 1500 * clients}
-            values["rounds"] = 30 if scale == "quick" else 100
-        yield private(labels, values, seeds=seeds_of(labels["task"], scale))
+            words = f"partitioner.clients={clients} dataset.train_records={1500 * clients}"
+            words += f" rounds={30 if scale == 'quick' else 100}"
+        yield private(labels, words, seeds=seeds_of(labels["task"], scale))
 
 
 C9_FALLS = Claim(

@@ -126,9 +126,10 @@ TASKS = ("T1", "T3")
 
 def radii(scale: Scale) -> Runs:
     for task in TASKS:
-        values = {"rounds": 100} if (scale, task) == ("quick", "T3") else {}
-        quantiles = "model.gradient_quantiles=true"
-        yield private({"task": task}, values, quantiles, method="AdaptDP", level=3)
+        words = "model.gradient_quantiles=true"
+        if (scale, task) == ("quick", "T3"):
+            words += " rounds=100"
+        yield private({"task": task}, words, method="AdaptDP", level=3)
 
 
 def _offset(of: Facts) -> float:

@@ -63,12 +63,12 @@ ROUNDS = {"T2": 4, "T3": 30, "T4": 30}  # at quick; 100 in the paper
 
 def runs(scale: Scale) -> Runs:
     for task, steps in STEPS.items():
-        values = {} if task == "T1" else {"rounds": ROUNDS[task] if scale == "quick" else 100}
+        words = "" if task == "T1" else f"rounds={ROUNDS[task] if scale == 'quick' else 100}"
         pairs = {"eta": steps, "cap": CAPS[task]}
         seeds = seeds_of(task, scale)
         levels = LEVELS if task == "T1" or scale == "paper" else (3,)
         for labels in grid(task=task, method=METHODS, **pairs, level=levels):
-            yield private(labels, values, pair=(labels["eta"], labels["cap"]), seeds=seeds)
+            yield private(labels, words, (labels["eta"], labels["cap"]), seeds=seeds)
 
 
 OF_T1 = {"eta": STEPS["T1"], "cap": CLIPS, "level": LEVELS}

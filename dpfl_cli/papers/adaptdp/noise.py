@@ -61,24 +61,20 @@ def runs(scale: Scale) -> Runs:
             if misprinted:
                 yield _priced(cell, method, "misprint", noise_of(*noise))
         target = IMPLIED[cell["task"]][place]
-        calibrated = {
-            "algorithm.radius_batch_size": 100,
-            "dp.epsilon": target,
-            "algorithm.target_epsilon": target,
-        }
+        calibrated = {"dp.epsilon": target, "algorithm.target_epsilon": target}
         yield _priced(cell, "AdaptDP", "calibrated", calibrated)
 
 
 def _priced(cell: Where, method: str, source: str, noise: Values) -> Run:
     records, rounds, steps = COUNTS[cell["task"]]
     values = {
-        "dataset.dimension": 1,
         "dataset.records_per_client": records,
         "rounds": rounds,
         "algorithm.local_steps": steps,
     }
-    setup = f"+experiment=adaptdp/quadratic accountant.order=paper {METHODS[method]}"
-    return Run({"method": method, "source": source, **cell}, setup, {**values, **noise})
+    setup = "+experiment=adaptdp/quadratic dataset.dimension=1 accountant.order=paper"
+    labels = {"method": method, "source": source, **cell}
+    return Run(labels, f"{setup} {METHODS[method]}", {**values, **noise})
 
 
 # --- Corollary 1 ------------------------------------------------------------------------------

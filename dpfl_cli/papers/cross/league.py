@@ -61,57 +61,47 @@ RECORDS: Grids = {
     },
 }
 OVER = ("local_lr", "server_lr", "step", "damping", "curvature_clip_norm", "clip_norm")
-LOCAL = {"algorithm.local_steps": STEPS}
-STEPPING = {**LOCAL, "algorithm.local_lr": 1.0}
-OWN: Mapping[str, Values] = {
+LOCAL = f"algorithm.local_steps={STEPS}"
+STEPPING = f"{LOCAL} algorithm.local_lr=1.0"
+OWN = {
     "fedavg": STEPPING,
     "fedexp": LOCAL,
     "scaffold": STEPPING,
     "scaffnew": LOCAL,
-    "fedfc": {"algorithm.damping": 0.3},
+    "fedfc": "algorithm.damping=0.3",
     "fedavg_record": LOCAL,
     "scaffold_record": LOCAL,
     "adaptdp": LOCAL,
-    "fedfc_record": {"algorithm.damping": 0.3},
-    "primal_dual": {"algorithm.schedule": "static"},  # the other needs a strongly convex loss
+    "fedfc_record": "algorithm.damping=0.3",
+    "primal_dual": "algorithm.schedule=static",  # the other needs a strongly convex loss
 }
-COMMON_VALUES = {
-    "dp.delta": 1e-5,
-    "dp.mode": "sound",
-    "dp.relation": "replace_one",
-    "model.train_loss_records": 10,  # nothing reads training losses, which take long
-}
+# nothing reads training losses, which take long
+ALL = "dp.mode=sound dp.relation=replace_one model.train_loss_records=10"
 IMAGES = "+experiment=fednew/fashion_mnist"
 TASKS = {
     "adult": "+experiment=fednew/adult",
     "images": IMAGES,
     "images_differ": f"{IMAGES} partitioner=dirichlet partitioner.records_per_client=null",
 }
-SMALLER = {"dataset.train_records": 6000, "dataset.test_records": 1000}
+SMALLER = "dataset.train_records=6000 dataset.test_records=1000"
 
 
-def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: Values) -> Runs:
+def _runs(scale: Scale, grids: Grids, trusts: Sequence[str], setting: str) -> Runs:
     tasks = TASKS if scale == "paper" else ["adult", "images_differ"]
     for cell in grid(task=tasks, under=trusts, eps=EPSILONS, method=grids):
         task, under, eps, method = cell.values()
+        words = f"{TASKS[task]} dp={under} algorithm={method} {ALL} {setting} {OWN.get(method, '')}"
+        if (scale, task) == ("quick", "images_differ"):
+            words += f" {SMALLER}"
         rounds = COMMUNICATIONS * (STEPS if method == "scaffnew" else 1)  # of local iterations
-        values = {
-            **COMMON_VALUES,
-            **(SMALLER if (scale, task) == ("quick", "images_differ") else {}),
-            **setting,
-            **OWN.get(method, {}),
-            "rounds": rounds,
-            "evaluation.every": rounds,
-            "dp.epsilon": eps,
-        }
+        values = {"rounds": rounds, "evaluation.every": rounds, "dp.epsilon": eps, "dp.delta": 1e-5}
         few = slice(1, None, 3) if scale == "quick" else slice(None)
         labels = {name: every_one[few] for name, every_one in grids[method].items()}
         for point in grid(**labels):
             own = {f"algorithm.{name}": value for name, value in point.items()}
             if method.startswith("fednew"):
                 own["algorithm.penalty"] = point["damping"]
-            overrides = f"{TASKS[task]} dp={under} algorithm={method}"
-            yield Run(cell | point, overrides, values | own)
+            yield Run(cell | point, words, values | own)
 
 
 def _half(run: Run) -> Values:
@@ -155,7 +145,7 @@ def _league(
     name: str,
     grids: Grids,
     trusts: Sequence[str],
-    setting: Values,
+    setting: str,
     claims: Sequence[Claim],
     **own: Any,
 ) -> Artifact:
@@ -280,7 +270,7 @@ league = _league(
     "league",
     CLIENTS,
     ("cdp", "ldp"),
-    {"partitioner.clients": 500, "dp.unit": "client"},
+    "partitioner.clients=500 dp.unit=client",
     [
         _ahead(
             "adaptive",
@@ -354,7 +344,7 @@ league_records = _league(
     "league_records",
     RECORDS,
     ("record",),
-    {"partitioner.clients": 20, "dp.unit": "record"},
+    "partitioner.clients=20 dp.unit=record",
     [
         _ahead(
             "adaptive",

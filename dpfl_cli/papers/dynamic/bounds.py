@@ -50,10 +50,10 @@ METHODS = {
 def runs(scale: Scale) -> Runs:
     for labels in grid(problem=PROBLEMS, method=METHODS):
         problem, method = labels.values()
-        overrides = f"{PROBLEMS[problem]} {METHODS[method]}"
+        overrides = f"{PROBLEMS[problem]} {METHODS[method]} rounds=3000 evaluation.every=1"
         if problem == "a6a" and method != "proposed":
             overrides += " model.penalty=none"  # without the l1 term: they take no proximal steps
-        yield Run(labels, overrides, {"rounds": 3000, "evaluation.every": 1})
+        yield Run(labels, overrides)
 
 
 def per_worker(facts: Facts) -> float:
@@ -196,13 +196,11 @@ SCHEDULES = ("dynamic", "static", "slow", "fast", "stacked")
 
 def of_schedules(scale: Scale) -> Runs:
     for labels in grid(T=(1000, 3000, 8000), schedule=SCHEDULES):
-        words = f"{IJCNN1} algorithm=primal_dual"
-        values = {"rounds": labels["T"]}
-        if labels["schedule"] == "static":
-            words += " algorithm.schedule=static"
-        else:
-            values["algorithm.strong_convexity"] = CONVEXITY[labels["schedule"]]
-        yield Run(labels, words, values)
+        own = "schedule=static"
+        if labels["schedule"] != "static":
+            own = f"strong_convexity={CONVEXITY[labels['schedule']]}"
+        words = f"{IJCNN1} algorithm=primal_dual algorithm.{own}"
+        yield Run(labels, words, {"rounds": labels["T"]})
 
 
 def noise_part(facts: Facts) -> float:

@@ -25,11 +25,8 @@ ROUNDS = {"quick": (1000, 3000, 5000), "paper": range(1000, 6000, 1000)}
 
 def runs(scale: Scale, start: str) -> Runs:
     for rounds in ROUNDS[scale]:
-        yield Run(
-            {"T": rounds},
-            f"+experiment=dynamic/a6a algorithm=primal_dual model.init={start}",
-            {"rounds": rounds},
-        )
+        words = f"+experiment=dynamic/a6a algorithm=primal_dual model.init={start} rounds={rounds}"
+        yield Run({"T": rounds}, words)
 
 
 START = "from a start at N(0, I), which was chosen because it gives this; see dynamic/fig2_zero"

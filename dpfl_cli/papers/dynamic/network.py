@@ -26,7 +26,7 @@ BUDGETS = {"eps_1": "", "eps_05": "dp.epsilon=0.5 dp.delta=1e-5"}
 ROUNDS = {"T500": 500, "T1000": 1000, "T1200": 1200}
 CLIP_NORMS = (1.0, 4.0)
 FEWER = {"T500": 150, "T1000": 300, "T1200": 360}  # at quick
-SMALL_STEP = {"algorithm.step": 0.25, "algorithm.strong_convexity": 0.12}  # the same pace
+SMALL_STEP = "algorithm.step=0.25 algorithm.strong_convexity=0.12"  # the same pace
 AT_QUARTER = [  # the clip norms that held-out records chose with the larger step
     {"budget": "eps_1", "clip_norm": 4.0, "T": "T1000_quarter"},
     {"budget": "eps_05", "clip_norm": 1.0, "T": "T1000_quarter"},
@@ -34,22 +34,17 @@ AT_QUARTER = [  # the clip norms that held-out records chose with the larger ste
 
 
 def runs(scale: Scale) -> Runs:
-    overrides = "+experiment=dynamic/mnist algorithm=primal_dual"
-    values = {"algorithm.step": 1.25, "algorithm.strong_convexity": 0.024}
+    preset = "+experiment=dynamic/mnist algorithm=primal_dual"
+    words = "algorithm.step=1.25 algorithm.strong_convexity=0.024"
     if scale != "paper":
-        overrides += " model.hidden=[32]"
-        values |= {
-            "algorithm.strong_convexity": 0.08,
-            "model.average_pool": 2,
-            "evaluation.every": 10,
-        }
+        words = "algorithm.step=1.25 algorithm.strong_convexity=0.08 evaluation.every=10"
+        words += " model.hidden=[32] model.average_pool=2"
     more = AT_QUARTER if scale == "paper" else []
     for labels in [*grid(budget=BUDGETS, clip_norm=CLIP_NORMS, T=ROUNDS), *more]:
         T, _, quarter = labels["T"].partition("_")
         rounds = (ROUNDS if scale == "paper" else FEWER)[T]
-        own = {"rounds": rounds, "algorithm.clip_norm": labels["clip_norm"]}
-        own |= SMALL_STEP if quarter else {}
-        yield Run(labels, f"{overrides} {BUDGETS[labels['budget']]}", {**values, **own})
+        own = f"{preset} {BUDGETS[labels['budget']]} {SMALL_STEP if quarter else words}"
+        yield Run(labels, own, {"rounds": rounds, "algorithm.clip_norm": labels["clip_norm"]})
 
 
 HELD_OUT = 10_000  # training records, which leave the clients theirs

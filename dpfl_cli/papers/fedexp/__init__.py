@@ -2,7 +2,7 @@
 models, the synthetic problem.
 """
 
-from dpfl_cli.reproduction.api import Paper, printed
+from dpfl_cli.reproduction.api import Paper, numbers_in
 
 PAPER = Paper(
     key="fedexp",
@@ -63,4 +63,4 @@ PRIVUNIT = (
 
 
 # Table 2: local step size, clip norm; of the synthetic problem as far as they can be read.
-PAIRS = printed("fedexp", "table2", "dataset", "dp", "method")
+PAIRS = numbers_in("paper_numbers/fedexp/table2", "dataset", "dp", "method")

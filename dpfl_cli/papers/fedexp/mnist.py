@@ -41,20 +41,14 @@ from dpfl_cli.reproduction.api import (
     claim,
     every,
     level,
+    numbers_in,
     sized,
 )
 
 NETWORKS = {"ldp": "mnist_cnn_small", "ldp_privunit": "mnist_cnn_small", "cdp": "mnist_cnn"}
-BEST = {  # of all 25 pairs at the sizes of quick with seed 0: searches/fedexp_table4.csv
-    "ldp": {"FedEXP": (0.1, 0.3), "FedAvg": (0.1, 1.0), "SCAFFOLD": (0.3, 0.3)},
-    "ldp_privunit": {"FedEXP": (0.03, 0.3), "FedAvg": (0.1, 1.0), "SCAFFOLD": (0.3, 0.3)},
-    "cdp": {"FedEXP": (0.1, 0.3), "FedAvg": (0.3, 3.0), "SCAFFOLD": (0.03, 0.3)},
-}
-SEARCHED = {  # of all 25 pairs at full size in stages, seeds that nothing chose: fedexp/table2
-    "ldp": {"FedEXP": (0.1, 0.3), "FedAvg": (0.3, 1.0), "SCAFFOLD": (0.1, 0.1)},
-    "ldp_privunit": {"FedEXP": (0.1, 0.3), "FedAvg": (0.3, 3.0), "SCAFFOLD": (0.1, 0.1)},
-    "cdp": {"FedEXP": (0.3, 0.3), "FedAvg": (0.3, 3.0), "SCAFFOLD": (0.03, 0.3)},
-}
+# "best" of all 25 pairs at the sizes of quick with seed 0 (searches/fedexp_table4.csv), "searched"
+# of all 25 at full size in stages, with seeds that nothing chose (fedexp/table2)
+FOUND = numbers_in("searches/fedexp_mnist", "setting", "dp", "method")
 OTHER = (0.03, 0.3)  # a pair of DP-FedAvg
 METHODS_ON_MNIST = {**METHODS, "SCAFFOLD_clipped": "algorithm=scaffold algorithm.control=clipped"}
 SETUP = (
@@ -78,7 +72,7 @@ def on_mnist(
     """A run on MNIST of the label "method", with the network of the label "dp"."""
     trust, method = labels["dp"], METHODS_ON_MNIST[labels["method"]]
     setup = f"+experiment=fedexp/mnist dp={trust} model={NETWORKS[trust]} {method}"
-    chosen = {"algorithm.local_lr": pair[0], "algorithm.clip_norm": pair[1]}
+    chosen = dict(zip(PAIR.values(), pair, strict=True))
     return Run(labels, setup, {**chosen, **values}, seeds=seeds)
 
 
@@ -98,20 +92,18 @@ def runs(scale: Scale) -> Runs:
     values = SMALLER if scale == "quick" else {}
 
     def run(trust: str, method: str, setting: str, pair: Sequence[float] = (), **more: Any) -> Run:
-        """By default with the paper's pair."""
+        """With the pair that a search found for the setting, else by default the paper's."""
         labels = {"dp": trust, "method": method, "setting": setting}
-        chosen = pair or PAIRS["MNIST", trust, method]
+        chosen = pair or FOUND.get((setting, trust, method)) or PAIRS["MNIST", trust, method]
         return on_mnist(labels, chosen, **{"values": values, **more})
 
-    for trust, method in product(TRUSTS, METHODS):
-        yield run(trust, method, "paper")
-    for trust, method in product(TRUSTS, METHODS):
-        yield run(trust, method, "best", BEST[trust][method])
+    for setting, trust, method in product(("paper", "best"), TRUSTS, METHODS):
+        yield run(trust, method, setting)
     for trust in TRUSTS:
         yield run(trust, "SCAFFOLD_clipped", "paper", PAIRS["MNIST", trust, "SCAFFOLD"])
     if scale == "paper":
         for trust, method in product(TRUSTS, METHODS):
-            yield run(trust, method, "searched", SEARCHED[trust][method])
+            yield run(trust, method, "searched")
         # overtakes DP-FedEXP in an independent search on the real data
         yield run("ldp", "FedAvg", "other", OTHER)
         yield run("ldp", "FedAvg", "fresh", OTHER, seeds=FRESH)

@@ -36,8 +36,8 @@ def runs(scale: Scale) -> Runs:
         for method in COMPARED:
             yield Run(
                 {"row": setting, "method": method},
-                f"+experiment=fedexp/synthetic dp={trust} {METHODS[method]}",
-                {"dataset.dimension": dimension, "evaluation.average_last": 1},
+                f"+experiment=fedexp/synthetic dp={trust} {METHODS[method]} "
+                f"evaluation.average_last=1 dataset.dimension={dimension}",
             )
 
 

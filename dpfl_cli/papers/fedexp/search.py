@@ -55,7 +55,7 @@ def runs(scale: Scale) -> Runs:
     pairs = {"local_lr": SYNTHETIC_STEPS, "clip_norm": CLIP_NORMS}
     for labels in grid(dataset="synthetic", dp=TRUSTS, method=METHODS, **pairs):
         overrides = f"dp={labels['dp']} {METHODS[labels['method']]}"
-        yield on_synthetic(labels, overrides, labels["local_lr"], labels["clip_norm"])
+        yield on_synthetic(labels, overrides, (labels["local_lr"], labels["clip_norm"]))
     if scale == "paper":
         pairs["local_lr"] = MNIST_STEPS
         for labels in grid(dataset="MNIST", dp=TRUSTS, method=METHODS, **pairs):

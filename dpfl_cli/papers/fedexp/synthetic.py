@@ -1,6 +1,6 @@
 """Figures 1 and 2 (left): the first round and all of them, on the synthetic problem (3.1, 5)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from dpfl_cli.papers.fedexp import (
     AVERAGED,
@@ -42,24 +42,10 @@ from dpfl_cli.reproduction.api import (
 )
 
 
-def on_synthetic(
-    labels: Where,
-    overrides: str,
-    local_lr: float,
-    clip_norm: float | None,
-    values: Mapping[str, int] = {},
-) -> Run:
+def on_synthetic(labels: Where, overrides: str, pair: Sequence[float | None]) -> Run:
     """A run on the synthetic problem, in the dimension of the label "dp"."""
-    return Run(
-        labels,
-        f"+experiment=fedexp/synthetic {overrides}",
-        {
-            "dataset.dimension": DIMENSION[labels["dp"]],
-            "algorithm.local_lr": local_lr,
-            "algorithm.clip_norm": clip_norm,
-            **values,
-        },
-    )
+    preset = f"+experiment=fedexp/synthetic dataset.dimension={DIMENSION[labels['dp']]}"
+    return Run(labels, f"{preset} {overrides}", dict(zip(PAIR.values(), pair, strict=True)))
 
 
 # --- Figure 1: the server's step in the first round, against the number of clients ----------------
@@ -69,11 +55,9 @@ PLACE = "section 3.1.2, Figure 1"
 
 
 def first_rounds(scale: Scale) -> Runs:
-    values = {"rounds": 1, "evaluation.average_last": 1}
     for labels in grid(dp=LOCAL, clients=(100, 300, *LARGE)):
-        overrides = f"algorithm=fedexp dp={labels['dp']}"
-        clients = {"dataset.clients": labels["clients"]}
-        yield on_synthetic(labels, overrides, 0.003, 0.3, values | clients)
+        words = f"algorithm=fedexp dp={labels['dp']} dataset.clients={labels['clients']}"
+        yield on_synthetic(labels, f"{words} rounds=1 evaluation.average_last=1", (0.003, 0.3))
 
 
 NEAR = [
@@ -209,7 +193,7 @@ def runs(scale: Scale) -> Runs:
             dp = "none dp.convention=null" if method == "nonprivate" else trust
             overrides = f"dp={dp} {(METHODS | BESIDE)[method]}"
             labels = {"dp": trust, "method": method}
-            yield on_synthetic(labels, overrides, LOCAL_LR[trust], clip_norm)
+            yield on_synthetic(labels, overrides, (LOCAL_LR[trust], clip_norm))
 
 
 def _closer(

@@ -84,10 +84,11 @@ def compared(
 
     def runs(scale: Scale) -> Runs:
         for method in methods:
-            for place, (preset, values) in searched(method, scale).items():
-                for eps, point in itertools.product(targets[scale], points(method, scale, preset)):
+            for place, words in searched(method, scale).items():
+                found = points(method, scale, words.split()[0])
+                for eps, point in itertools.product(targets[scale], found):
                     labels = {"method": method, side: place, "eps": eps, **point}
-                    yield run(preset, labels, values, level)
+                    yield run(words, labels, level)
 
     grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
     # cells that are checked by whole grids: DP-FedNew's in its first and last place, and the first
@@ -101,11 +102,11 @@ def compared(
     def beyond() -> Runs:
         """What searches leave out of DP-FedNew's grid; those of other methods take theirs."""
         for cell in whole[:2]:
-            preset, values = data["paper"][cell[side]]
-            few = list(points(newton, "paper", preset))
+            words = data["paper"][cell[side]]
+            few = list(points(newton, "paper", words.split()[0]))
             for point in grid(**{name: NEWTON_GRID[name] for name in grids[newton]}):
                 if point not in few:
-                    yield run(preset, {**cell, **point}, values, level)
+                    yield run(words, {**cell, **point}, level)
 
     over = tuple(dict.fromkeys(itertools.chain(*grids.values())))
     always = [SLOW | dict.fromkeys(grids["FGD"], 1.0)] if "FGD" in methods else []

@@ -16,22 +16,18 @@ Point = Where  # of one point of a grid
 
 # --- methods ----------------------------------------------------------------------------------
 
-AS_CLAIMED = {
-    "algorithm.dual": "paper",
-    "algorithm.bound_aux": "xi",
-    "algorithm.sensitivity": "paper",
-}
-COVARIANCE = {"algorithm.curvature": "covariance"}
-WARM = {"algorithm.warm_start": True}
-WHOLE_SHARE, SHARE = {"mechanism.noise_share": False}, {"mechanism.noise_share": True}
-Methods = Mapping[str, tuple[str, Values]]  # method -> algorithm and its settings
+AS_CLAIMED = "algorithm.dual=paper algorithm.bound_aux=xi algorithm.sensitivity=paper"
+COVARIANCE = "algorithm.curvature=covariance"
+WARM = "algorithm.warm_start=true"
+WHOLE_SHARE, SHARE = "mechanism.noise_share=false", "mechanism.noise_share=true"
+Methods = Mapping[str, str]  # method -> algorithm and its settings, in words of `dpfl run`
 RECORD_LEVEL: Methods = {
-    "FN": ("fednew_record", AS_CLAIMED),
-    "FN_FC": ("fednew_record", AS_CLAIMED | COVARIANCE),
-    "FGD": ("fedgd_record", {}),
-    "FFC": ("fedfc_record", {}),
-    "Scaf": ("scaffold_record", WARM | WHOLE_SHARE),
-    "Scaf_share": ("scaffold_record", WARM | SHARE),
+    "FN": f"fednew_record {AS_CLAIMED}",
+    "FN_FC": f"fednew_record {AS_CLAIMED} {COVARIANCE}",
+    "FGD": "fedgd_record",
+    "FFC": "fedfc_record",
+    "Scaf": f"scaffold_record {WARM} {WHOLE_SHARE}",
+    "Scaf_share": f"scaffold_record {WARM} {SHARE}",
 }
 SCAFFOLD = ("Scaf", "Scaf_share")
 FIRST_ORDER = ("FGD", *SCAFFOLD)
@@ -157,20 +153,20 @@ def settings(labels: Point) -> Values:
 
 # --- methods and grids where a whole client is protected ------------------------------------------
 
-USER = {"dp.unit": "client", "dp.relation": "zero_out"}
-DUALS = {"algorithm.dual": "paper", "dp.mode": "paper"}
-NO_DUALS = {"algorithm.dual": "off", "dp.mode": "sound"}
-PROVED = USER | {"dp.mode": "sound"}
-SENT = USER | WARM | {"algorithm.control": "sent", "dp.mode": "paper"}
+USER = "dp.unit=client dp.relation=zero_out"
+DUALS = "algorithm.dual=paper dp.mode=paper"
+NO_DUALS = "algorithm.dual=off dp.mode=sound"
+PROVED = f"{USER} dp.mode=sound"
+SENT = f"{USER} {WARM} algorithm.control=sent dp.mode=paper"
 USER_LEVEL: Methods = {
-    "FN": ("fednew", USER | DUALS),
-    "FN_off": ("fednew", USER | NO_DUALS),
-    "FN_FC": ("fednew", USER | DUALS | COVARIANCE),
-    "FN_FC_off": ("fednew", USER | NO_DUALS | COVARIANCE),
-    "FGD": ("fedgd", PROVED),
-    "FFC": ("fedfc", PROVED),
-    "Scaf": ("scaffold", SENT | WHOLE_SHARE),
-    "Scaf_share": ("scaffold", SENT | SHARE),
+    "FN": f"fednew {USER} {DUALS}",
+    "FN_off": f"fednew {USER} {NO_DUALS}",
+    "FN_FC": f"fednew {USER} {DUALS} {COVARIANCE}",
+    "FN_FC_off": f"fednew {USER} {NO_DUALS} {COVARIANCE}",
+    "FGD": f"fedgd {PROVED}",
+    "FFC": f"fedfc {PROVED}",
+    "Scaf": f"scaffold {SENT} {WHOLE_SHARE}",
+    "Scaf_share": f"scaffold {SENT} {SHARE}",
 }
 # wider at scale=paper, where ends were the best at quick, and of those to 30 the largest again
 USER_STEPS, WIDER_USER_STEPS = (0.3, 1.0, 3.0, 10.0), (30.0, 100.0, 300.0)
@@ -249,58 +245,51 @@ def search_of_clients(method: str, scale: Scale, preset: str) -> Iterator[Point]
 
 # --- data -------------------------------------------------------------------------------------
 
-FEW_LOSSES = {"model.train_loss_records": 10}  # no page reads training losses, which take long
-SMALL = {"dataset.train_records": 6000, "dataset.test_records": 1000, "dp.delta": 1.6667e-04}
-WIDE = {"dataset.components": None}
-HALF_WIDE = SMALL | {"dataset.components": 512}
-SMALL_FEMNIST = {
-    "dataset.train_records": 9400,
-    "dataset.test_records": 2350,
-    "dp.delta": 1.0638e-04,
-}
+# no page reads training losses, which take long
+FEW_LOSSES = "model.train_loss_records=10"
+SMALL = "dataset.train_records=6000 dataset.test_records=1000 dp.delta=1.6667e-04"
+WIDE = "dataset.components=null"
+HALF_WIDE = f"{SMALL} dataset.components=512"
+SMALL_FEMNIST = "dataset.train_records=9400 dataset.test_records=2350 dp.delta=1.0638e-04"
 
-# task, or number of clients -> preset, what differs from it
-Data = Mapping[Any, tuple[str, Values]]
+# task, or number of clients -> preset and what differs from it, in words of `dpfl run`
+Data = Mapping[Any, str]
 Tasks = Mapping[Scale, Data]
-HUNDRED = {"partitioner.clients": 100}
+HUNDRED = "partitioner.clients=100"
 IMAGES = {"cifar10": "cifar10", "fmnist": "fashion_mnist", "emnist": "emnist"}
-WHOLE_IMAGES: Data = {task: (preset, {}) for task, preset in IMAGES.items()}
 NARROW: Tasks = {
-    "quick": {"adult": ("adult", {}), "fmnist_small": ("fashion_mnist", SMALL | HUNDRED)},
-    "paper": {"adult": ("adult", {}), **WHOLE_IMAGES},
+    "quick": {"adult": "adult", "fmnist_small": f"fashion_mnist {SMALL} {HUNDRED}"},
+    "paper": {"adult": "adult", **IMAGES},
 }
 BROAD: Tasks = {
-    "quick": {f"{task}_small": (preset, HALF_WIDE | HUNDRED) for task, preset in IMAGES.items()},
-    "paper": {task: (preset, WIDE) for task, preset in IMAGES.items()},
+    "quick": {f"{task}_small": f"{data} {HALF_WIDE} {HUNDRED}" for task, data in IMAGES.items()},
+    "paper": {task: f"{data} {WIDE}" for task, data in IMAGES.items()},
 }
-FIVE_HUNDRED = {"partitioner.clients": 500, "partitioner.shards_per_client": 2}
-MANY_SYNTHETIC = {"dataset.clients": 500, "dp.delta": 5.0e-06}
+FIVE_HUNDRED = "partitioner.clients=500 partitioner.shards_per_client=2"
 DIFFERING: Tasks = {  # clients that differ: 500 (section 6.1), and few with a class each (6.3)
     "quick": {
-        "femnist_500_small": ("federated_emnist", SMALL_FEMNIST | FIVE_HUNDRED),
-        "femnist_small": ("federated_emnist", SMALL_FEMNIST),
-        "synthetic_small": (
-            "synthetic",
-            {"dataset.clients": 50, "dataset.records_per_client": 200, "dp.delta": 1.25e-04},
-        ),
+        "femnist_500_small": f"federated_emnist {SMALL_FEMNIST} {FIVE_HUNDRED}",
+        "femnist_small": f"federated_emnist {SMALL_FEMNIST}",
+        "synthetic_small": "synthetic dataset.clients=50 dataset.records_per_client=200 "
+        "dp.delta=1.25e-04",
     },
     "paper": {
-        "femnist_500": ("federated_emnist", FIVE_HUNDRED),
-        "femnist": ("federated_emnist", {}),
-        "synthetic_500": ("synthetic", MANY_SYNTHETIC),
-        "synthetic": ("synthetic", {}),
+        "femnist_500": f"federated_emnist {FIVE_HUNDRED}",
+        "femnist": "federated_emnist",
+        "synthetic_500": "synthetic dataset.clients=500 dp.delta=5.0e-06",
+        "synthetic": "synthetic",
     },
 }
 OF_IMAGES: Tasks = {  # a client of 500 is protected: 12 images each at quick
-    "quick": {"fmnist_small": ("fashion_mnist", SMALL)},
-    "paper": WHOLE_IMAGES,
+    "quick": {"fmnist_small": f"fashion_mnist {SMALL}"},
+    "paper": IMAGES,
 }
 OF_WIDE_IMAGES: Tasks = {
-    "quick": {"fmnist_small": ("fashion_mnist", HALF_WIDE)},
+    "quick": {"fmnist_small": f"fashion_mnist {HALF_WIDE}"},
     "paper": BROAD["paper"],
 }
 OF_ALL: Tasks = {
-    "quick": {"adult": ("adult", {}), **OF_IMAGES["quick"]},
+    "quick": {"adult": "adult", **OF_IMAGES["quick"]},
     "paper": NARROW["paper"],
 }
 SYNTHETIC = ("synthetic", "synthetic_small", "synthetic_500")
@@ -316,13 +305,17 @@ LEFT_OUT = {  # where clients differ, DP-FedNew is for the synthetic ones, DP-Fe
 
 
 def run(
-    preset: str, labels: Point, values: Values, methods: Methods = RECORD_LEVEL, **more: Any
+    data: str,
+    labels: Point,
+    methods: Methods = RECORD_LEVEL,
+    tuned: Point | None = None,
+    exclusive: bool = False,
 ) -> Run:
-    """One run of the labels' method."""
-    algorithm, own = methods[labels["method"]]
-    overrides = [f"+experiment=fednew/{preset}", f"algorithm={algorithm}"]
-    values = {**FEW_LOSSES, **values, **own, **settings(labels)}
-    return Run(labels, overrides, values, **more)
+    """One run of the labels' method on a preset and what differs from it; `tuned` is what more
+    labels would stand for.
+    """
+    overrides = f"+experiment=fednew/{data} {FEW_LOSSES} algorithm={methods[labels['method']]}"
+    return Run(labels, overrides, settings({**labels, **(tuned or {})}), exclusive)
 
 
 ACCURACY = Metric("accuracy", "last", title="test accuracy after the last round")
@@ -351,7 +344,7 @@ def reduced(run: Run) -> Values:
     is about that of the full size: it goes with the root of the rounds, and at record level with
     one over a client's records.
     """
-    fewer = 1 if run.values.get("dp.unit") == "client" else 3
+    fewer = 1 if "dp.unit=client" in run.overrides else 3
     epsilon = run.values["dp.epsilon"] * fewer / math.sqrt(2)
     return {**HALF, **FEWER[run.overrides[0].rpartition("/")[2]], "dp.epsilon": epsilon}
 

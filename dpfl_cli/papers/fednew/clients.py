@@ -5,7 +5,6 @@ narrow features of images, on clients that differ and on Adult.
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, WHOLE
 from dpfl_cli.papers.fednew._claims import (
@@ -31,11 +30,9 @@ from dpfl_cli.papers.fednew._search import (
     STEPS_UP_TO,
     Data,
     Point,
-    Values,
     search,
 )
 from dpfl_cli.reproduction.api import (
-    Artifact,
     Claim,
     Comparisons,
     Rows,
@@ -51,46 +48,16 @@ BOTH = ("FN", *ONE)
 # --- artifacts --------------------------------------------------------------------------------
 
 
-def dealt(preset: str, counts: Sequence[int], values: Values) -> Data:
+def dealt(data: str, counts: Sequence[int]) -> Data:
     """To these numbers of clients; federated EMNIST by class, to 47 one each."""
-    two = {"partitioner.shards_per_client": 2} if preset == "federated_emnist" else {}
-    return {count: (preset, {**values, **({} if count == 47 else two)}) for count in counts}
+    two = " partitioner.shards_per_client=2" * data.startswith("federated_emnist")
+    return {count: data if count == 47 else data + two for count in counts}
 
 
-def on_images(
-    number: int,
-    methods: Sequence[str],
-    preset: str,
-    quick: Values,
-    paper: Values,
-    many: Sequence[int] = (20, 50, 100, 250, 500),
-    of_paper: str = "9 epsilons, every number of clients; a staged search",
-    width: str = "",
-    **own: Any,
-) -> Artifact:
-    """A table of one layer over features of images.
-
-    Args:
-      quick, paper: what differs from the preset at these scales.
-      many: numbers of clients at scale=paper; `of_paper` says what is smaller there.
-      width: what is smaller of the features at quick.
-    """
-    fewest = many[0]
-    notes_of_sizes = (
-        f"6000 training and 1000 test images{width}, delta 1 / 6000, 70 rounds; a scaled-down "
-        "search, 2 epsilons, 2 numbers of clients",
-        of_paper,
-    )
-    return compared(
-        f"Table {number}",
-        methods,
-        {"quick": dealt(preset, [fewest, 100], quick), "paper": dealt(preset, many, paper)},
-        notes_of_sizes,
-        (0.4, 80),
-        notes=[FEATURES],
-        **own,
-    )
-
+OF_IMAGES = (  # what is smaller at quick
+    "6000 training and 1000 test images{}, delta 1 / 6000, 70 rounds; a scaled-down search, 2 "
+    "epsilons, 2 numbers of clients"
+)
 
 # --- Table 4: narrow features -----------------------------------------------------------------
 
@@ -125,12 +92,15 @@ SWITCH_LOW = Claim(
 )
 
 
-table4 = on_images(
-    4,
+table4 = compared(
+    "Table 4",
     BOTH,
-    "fashion_mnist",
-    SMALL,
-    {},
+    {
+        "quick": dealt(f"fashion_mnist {SMALL}", (20, 100)),
+        "paper": dealt("fashion_mnist", (20, 50, 100, 250, 500)),
+    },
+    (OF_IMAGES.format(""), "9 epsilons, every number of clients; a staged search"),
+    (0.4, 80),
     quick_seeds=2,
     points=partial(search, widest=True),
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
@@ -151,17 +121,17 @@ table4 = on_images(
             readings={**HALF_A_POINT, SMALL_STEP: {"other": ("FN", "FN_FC", SLOW, "Scaf")}},
         ),
     ],
+    notes=[FEATURES],
 )
 
 # --- Table 5: clients that differ -------------------------------------------------------------
 
-BY_CLASS = "federated_emnist"
 table5 = compared(
     "Table 5",
     ONE,
     {
-        "quick": dealt(BY_CLASS, (47, 200), SMALL_FEMNIST),
-        "paper": dealt(BY_CLASS, (47, 500, 1000), {}),
+        "quick": dealt(f"federated_emnist {SMALL_FEMNIST}", (47, 200)),
+        "paper": dealt("federated_emnist", (47, 500, 1000)),
     },
     (
         "9400 training and 2350 test images, delta 1 / 9400, 70 rounds; a scaled-down search, "
@@ -242,7 +212,7 @@ AHEAD = "from epsilon 1 on DP-FedNew is more than one point ahead of DP-FedGD"
 table8 = compared(
     "Table 8",
     BOTH,
-    {"quick": dealt("adult", (10, 100, 500), {}), "paper": dealt("adult", (10, 100, 250, 500), {})},
+    {"quick": dealt("adult", (10, 100, 500)), "paper": dealt("adult", (10, 100, 250, 500))},
     (
         "all records and 70 rounds; a scaled-down search, 2 epsilons, 3 numbers of clients",
         "9 epsilons, 4 numbers of clients; a staged search",

@@ -2,6 +2,7 @@
 (sections 6.4, G).
 """
 
+from dpfl_cli.papers.fednew import FEATURES
 from dpfl_cli.papers.fednew._claims import (
     BESIDE_SLOW,
     FOUR_POINTS,
@@ -16,8 +17,9 @@ from dpfl_cli.papers.fednew._claims import (
     everywhere,
     gap,
 )
+from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._search import HALF_WIDE, OF_WIDE, WIDE, Point, search_of_wide
-from dpfl_cli.papers.fednew.clients import ONE, on_images
+from dpfl_cli.papers.fednew.clients import OF_IMAGES, ONE, dealt
 from dpfl_cli.reproduction.api import Artifact, Claim, Comparisons, Rows, claim, every
 
 
@@ -32,15 +34,18 @@ def wide(
         "steps"
     )
     table = f"Table {number}"
-    return on_images(
-        number,
+    return compared(
+        table,
         ONE,
-        preset,
-        HALF_WIDE,
-        WIDE,
-        (fewest, 500),
-        "all records and rounds, three seeds; a staged search",
-        " with 512 principal components",
+        {
+            "quick": dealt(f"{preset} {HALF_WIDE}", (fewest, 100)),
+            "paper": dealt(f"{preset} {WIDE}", (fewest, 500)),
+        },
+        (
+            OF_IMAGES.format(" with 512 principal components"),
+            "all records and rounds, three seeds; a staged search",
+        ),
+        (0.4, 80),
         part=f"4 of 9 epsilons, 2 of {5 if fewest == 20 else 4} numbers of clients",
         epsilons=OF_WIDE,
         points=search_of_wide,
@@ -58,6 +63,7 @@ def wide(
             *gap(f"{table}, Figure 5", steps),
             *own,
         ],
+        notes=[FEATURES],
     )
 
 

@@ -34,30 +34,27 @@ from dpfl_cli.reproduction.api import (
 ROUNDS = 2
 METHODS = ("FN", "FN_FC", "FFC", "FGD", "Scaf")
 LAYERS = {"adult": (123, 2), "narrow": (64, 10), "wide": (2048, 10)}
-DUAL = {"algorithm.dual": "paper"}
+DUAL = "algorithm.dual=paper"
 SENDERS: Mapping[str, Methods] = {
-    "record": {**RECORD_LEVEL, "Scaf": ("scaffold_record", {})},
+    "record": {**RECORD_LEVEL, "Scaf": "scaffold_record"},
     "client": {
-        "FN": ("fednew", DUAL),
-        "FN_FC": ("fednew", DUAL | COVARIANCE),
-        "FFC": ("fedfc", {}),
-        "FGD": ("fedgd", {}),
-        "Scaf": ("scaffold", {"algorithm.control": "sent"}),
+        "FN": f"fednew {DUAL}",
+        "FN_FC": f"fednew {DUAL} {COVARIANCE}",
+        "FFC": "fedfc",
+        "FGD": "fedgd",
+        "Scaf": "scaffold algorithm.control=sent",
     },
 }
 
 
 def table3_runs(scale: Scale) -> Runs:
-    few = {"rounds": ROUNDS, "dataset.clients": 5, "dataset.records_per_client": 20}
+    few = f"rounds={ROUNDS} dataset.clients=5 dataset.records_per_client=20"
     for labels in grid(level=SENDERS, size=LAYERS, method=METHODS):
-        algorithm, own = SENDERS[labels["level"]][labels["method"]]
+        algorithm = SENDERS[labels["level"]][labels["method"]]
         features, classes = LAYERS[labels["size"]]
-        data = {"dataset.dimension": features, "dataset.classes": classes}
-        yield Run(
-            labels,
-            private("synthetic_alpha_beta", algorithm, labels["level"]),
-            {**few, **data, **own},
-        )
+        layer = f"dataset.dimension={features} dataset.classes={classes}"
+        words = f"{algorithm} {few} {layer}"
+        yield Run(labels, private("synthetic_alpha_beta", words, labels["level"]))
 
 
 EVERYWHERE: Where = {"level": ..., "size": ...}

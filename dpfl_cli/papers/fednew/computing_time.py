@@ -15,7 +15,6 @@ from dpfl_cli.papers.fednew._search import (
     Point,
     run,
     search,
-    settings,
     staged,
 )
 from dpfl_cli.reproduction.api import (
@@ -53,12 +52,12 @@ def named(point: Point) -> str:
 def runs(scale: Scale) -> Runs:
     """Every point of a search, alone on the machine; `point` is all that a method tunes."""
     tasks = NARROW[scale].items()
-    for method, (task, (preset, values)), eps in product(METHODS, tasks, OF_CURVES[scale]):
-        own = {**values, "partitioner.clients": 50}
+    for method, (task, data), eps in product(METHODS, tasks, OF_CURVES[scale]):
+        words = f"{data} partitioner.clients=50"
         # not as many as elsewhere: all would be timed anew
-        for point in search(method, scale, preset, between=(), triples=()):
+        for point in search(method, scale, data.split()[0], between=(), triples=()):
             labels = {"task": task, "method": method, "eps": eps, "point": named(point)}
-            yield run(preset, labels, {**own, **settings(point)}, exclusive=True)
+            yield run(words, labels, tuned=point, exclusive=True)
 
 
 def share(rows: Rows, measure: str = "seconds") -> float:

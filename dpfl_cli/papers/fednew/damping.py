@@ -40,13 +40,8 @@ from dpfl_cli.reproduction.api import (
 
 ROUNDS = (1, 10, 30, 50, 70)
 BEST_THREE = {"rank": [1, 2, 3]}
-OWN = {
-    **AS_CLAIMED,
-    **FEW_LOSSES,
-    "algorithm.spectrum": True,
-    "evaluation.final_window": 5,  # nothing is chosen by it here
-}
-SMALLER: Mapping[str, Values] = {"quick": SMALL, "paper": {"evaluation.rounds": [*ROUNDS]}}
+# nothing is chosen by the mean of the last evaluations here
+OWN = f"{AS_CLAIMED} {FEW_LOSSES} algorithm.spectrum=true evaluation.final_window=5"
 
 # --- claims -----------------------------------------------------------------------------------
 
@@ -113,9 +108,12 @@ def pairs_of(
     def runs(scale: Scale) -> Runs:
         """Every damping with every penalty."""
         counts = clients if scale == "paper" else (clients[0], 100)
+        words = f"+experiment=fednew/{preset} algorithm=fednew_record {OWN}"
+        if scale == "quick":
+            words += f" {SMALL}"
+        few: Values = {"evaluation.rounds": [*ROUNDS]} if scale == "paper" else {}
         for labels in grid(clients=counts, alpha=DAMPINGS, rho=PENALTIES):
-            overrides = f"+experiment=fednew/{preset} algorithm=fednew_record"
-            yield Run(labels, overrides, {**OWN, **SMALLER[scale], **settings(labels)})
+            yield Run(labels, words, {**few, **settings(labels)})
 
     place = f"section 6.5, Table {number}"
     return Artifact(

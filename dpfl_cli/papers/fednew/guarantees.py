@@ -1,10 +1,9 @@
 """Ours: what the claimed guarantees are worth on the worst data, and what proved ones cost."""
 
-from collections.abc import Mapping
 from itertools import product
 
 from dpfl_cli.papers.fednew import ADULT
-from dpfl_cli.papers.fednew._search import ACCURACY, AS_CLAIMED, DUALS, NO_DUALS, Values
+from dpfl_cli.papers.fednew._search import ACCURACY, AS_CLAIMED, DUALS, NO_DUALS
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -26,38 +25,32 @@ from dpfl_cli.reproduction.api import (
 )
 
 TARGETS = (0.1, 1.0, 10.0)
-UNEQUAL = {  # records of either class dealt by a Dirichlet distribution, noise for each one's own
-    "mechanism.sens_scale": "own",
-    "dp.mode": "paper",
-    "partitioner.kind": "classwise",
-    "partitioner.alpha": 1.0,
-    "partitioner.records_per_client": None,
-}
-CLIENT = {"algorithm.clip_norm": 0.1}
-RECORD = {"partitioner.clients": 100}
+UNEQUAL = (  # records of either class dealt by a Dirichlet distribution, noise for each one's own
+    "mechanism.sens_scale=own dp.mode=paper partitioner=dirichlet partitioner.kind=classwise "
+    "partitioner.alpha=1.0 partitioner.records_per_client=null"
+)
+CLIENT, RECORD = "algorithm.clip_norm=0.1", "partitioner.clients=100"
 ALL_RECORDS = "all records and 70 rounds"
-VARIANTS: Mapping[tuple[str, str], Values] = {
-    ("client", "paper"): CLIENT | DUALS,
-    ("client", "own"): CLIENT | {"algorithm.dual": "own_update"},
-    ("client", "proved"): CLIENT | NO_DUALS,
-    ("record", "paper"): {**RECORD, **AS_CLAIMED, "dp.mode": "paper"},
-    ("record", "unequal"): {**RECORD, **UNEQUAL},
+VARIANTS = {
+    ("client", "paper"): f"{CLIENT} {DUALS}",
+    ("client", "own"): f"{CLIENT} algorithm.dual=own_update",
+    ("client", "proved"): f"{CLIENT} {NO_DUALS}",
+    ("record", "paper"): f"{RECORD} {AS_CLAIMED} dp.mode=paper",
+    ("record", "unequal"): f"{RECORD} {UNEQUAL}",
     ("record", "proved"): RECORD,
 }
+SHARED = (
+    "+experiment=fednew/adult dp.relation=zero_out dp.mode=sound dp.delta=1.0e-05 "
+    "evaluation.final_window=5"
+)
 
 
 def runs(scale: Scale) -> Runs:
-    shared = {"dp.mode": "sound", "dp.delta": 1.0e-05, "evaluation.final_window": 5}
-    for ((unit, variant), values), target in product(VARIANTS.items(), TARGETS):
+    for ((unit, variant), words), target in product(VARIANTS.items(), TARGETS):
         algorithm = "fednew" if unit == "client" else "fednew_record"
-        overrides = f"+experiment=fednew/adult algorithm={algorithm} dp.unit={unit}"
-        overrides += " dp.relation=zero_out"
-        overrides += " partitioner=dirichlet" if variant == "unequal" else ""
-        yield Run(
-            {"level": unit, "variant": variant, "target": target},
-            overrides,
-            {**shared, **values, "dp.epsilon": target},
-        )
+        overrides = f"{SHARED} algorithm={algorithm} dp.unit={unit} {words}"
+        labels = {"level": unit, "variant": variant, "target": target}
+        yield Run(labels, overrides, {"dp.epsilon": target})
 
 
 WORST = [

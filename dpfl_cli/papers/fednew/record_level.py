@@ -70,9 +70,8 @@ fig1 = compared(
 )
 
 NARROWED: Methods = {  # the methods of Figure 1, on its features
-    f"{method}_narrow": (algorithm, {**own, "dataset.components": 64})
-    for method, (algorithm, own) in RECORD_LEVEL.items()
-    if method in ("FN", "FGD", "Scaf")
+    f"{method}_narrow": f"{RECORD_LEVEL[method]} dataset.components=64"
+    for method in ("FN", "FGD", "Scaf")
 }
 
 

@@ -13,7 +13,6 @@ from dpfl_cli.papers.fednew._search import (
     SERVER_STEPS,
     SMALL_CLIPS,
     USER_LEVEL,
-    Values,
     search,
     search_of_clients,
 )
@@ -53,29 +52,29 @@ def equal(found: Sample, right: float) -> Comparison:
 
 # --- Table 1: data ----------------------------------------------------------------------------
 
-NARROW = {"dataset.components": 64}
-BY_CLASS = {"dataset.pca": 100, "dataset.test_fraction": 0.2, "model.feature_norm": "l2"}
+NARROW = "dataset.components=64"
+BY_CLASS = "dataset.pca=100 dataset.test_fraction=0.2 model.feature_norm=l2"
 IMAGES = {  # task -> data, title
     "cifar10": ("cifar10_features", "CIFAR-10"),
     "fmnist": ("fashion_mnist_features", "Fashion-MNIST"),
     "emnist": ("emnist_digits_features", "EMNIST's digits"),
 }
-DATA: Mapping[str, tuple[str, Values, Sequence[int]]] = {
-    "adult": ("a9a model=softmax partitioner=iid", {"dataset.normalise": False}, (10, 500)),
+DATA: Mapping[str, tuple[str, Sequence[int]]] = {
+    "adult": ("a9a model=softmax partitioner=iid dataset.normalise=false", (10, 500)),
     **{
-        f"{task}{width}": (data, values, (500,))
+        f"{task}{width}": (f"{data} {words}", (500,))
         for task, (data, _) in IMAGES.items()
-        for width, values in (("", NARROW), ("_wide", {}))
+        for width, words in (("", NARROW), ("_wide", ""))
     },
-    "femnist": ("emnist_balanced partitioner=shards", BY_CLASS, (47, 1000)),
+    "femnist": (f"emnist_balanced partitioner=shards {BY_CLASS}", (47, 1000)),
 }
 
 
 def table1_runs(scale: Scale) -> Runs:
-    for task, (data, values, clients) in DATA.items():
+    for task, (data, clients) in DATA.items():
         for count in clients:
-            dealt = {**values, "partitioner.clients": count}
-            yield Run({"task": task, "clients": count}, private(data), dealt)
+            words = private(f"{data} partitioner.clients={count}")
+            yield Run({"task": task, "clients": count}, words)
     yield Run({"task": "synthetic", "clients": 100}, private("synthetic_alpha_beta"))
 
 
@@ -192,9 +191,9 @@ table1 = Artifact(
 
 
 def table2_runs(scale: Scale) -> Runs:
-    for task in IMAGES:
-        for width, values in (("narrow", NARROW), ("wide", {})):
-            yield Run({"task": task, "layer_size": width}, private(DATA[task][0]), values)
+    for task, (data, _) in IMAGES.items():
+        for width, words in (("narrow", NARROW), ("wide", "")):
+            yield Run({"task": task, "layer_size": width}, private(f"{data} {words}"))
 
 
 FEATURES = [
@@ -308,7 +307,7 @@ def grids(scale: Scale) -> dict[str, dict[str, list[float]]]:
 def table7_runs(scale: Scale) -> Runs:
     for method, parameters in grids(scale).items():
         name, _, client = method.partition("_")
-        algorithm, _ = (USER_LEVEL if client else RECORD_LEVEL)[name]
+        algorithm, *_ = (USER_LEVEL if client else RECORD_LEVEL)[name].split()
         for parameter, values in parameters.items():
             for place, value in enumerate(values, start=1):
                 yield Run(

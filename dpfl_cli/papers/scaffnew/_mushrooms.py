@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, ZERO_OUT, ascends
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, ascends, noised
 from dpfl_cli.reproduction.api import (
     Best,
     Claim,
@@ -17,7 +17,6 @@ from dpfl_cli.reproduction.api import (
     Metric,
     Rows,
     Run,
-    Values,
     Where,
     above,
     below,
@@ -32,28 +31,18 @@ DIVISORS = tuple(number for number in range(1, 481) if 480 % number == 0)
 STEPS = {"quick": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 60), "paper": DIVISORS}
 LOWEST = "lowest f(x_T) - f*"
 V = 9.4e-9  # makes the argument of T*'s logarithm 500 at epsilon 3.3 and clip norm 10
-PROVED = f"{ZERO_OUT} dp.delta=1e-5 dp.calibration=zcdp dp.epsilon=1"
 
 # --- runs -------------------------------------------------------------------------------------
 
 
-def on_mushrooms(labels: Where, values: Values, v: float | None = V) -> Run:
-    """A run of the labels "method" and perhaps "tau" (local steps) and "T" (iterations).
-
-    With the label "eps" (or "tenth") it has noise for that epsilon at clip norm "C", or 10; by
-    Lemma 1 with `v`, or without one noise that is proved for it.
+def on_mushrooms(labels: Where, words: str, v: float | None = V) -> Run:
+    """A run of the label "method" and perhaps of others: "tau" (local steps), "T" (iterations), and
+    those of its noise (see `noised`).
     """
-    method = METHODS[labels["method"]]
-    overrides = f"+experiment=scaffnew/mushrooms {method} algorithm.final_release=false"
-    eps = labels.get("eps", labels.get("tenth", NONE))
+    preset = "+experiment=scaffnew/mushrooms algorithm.final_release=false"
     keys = {"tau": "algorithm.local_steps", "T": "rounds"}
-    values = {**values, **{key: labels[name] for name, key in keys.items() if name in labels}}
-    if eps == NONE:
-        return Run(labels, f"{overrides} dp=none", values)
-    values |= {"dp.epsilon": eps, "algorithm.clip_norm": labels.get("C", 10.0)}
-    if v is None:
-        return Run(labels, f"{overrides} {PROVED}", values)
-    return Run(labels, f"{overrides} {PRIVATE}", {**values, "dp.v": v})
+    values = {key: labels[name] for name, key in keys.items() if name in labels}
+    return noised(labels, f"{preset} {METHODS[labels['method']]} {words}", values, v)
 
 
 # --- measures and figures ---------------------------------------------------------------------

@@ -6,7 +6,7 @@ from math import nan
 from statistics import correlation
 
 from dpfl_cli.papers.scaffnew import WORDS
-from dpfl_cli.reproduction.api import Rows, Run, Scale, Where
+from dpfl_cli.reproduction.api import Rows, Run, Scale, Values, Where
 
 METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_scheduled"}
 EPSILONS = (0.5, 1.0, 2.0, 3.3)  # nominal
@@ -25,58 +25,56 @@ V = {  # 8 / m^2 for m records a client: 10,000; 6,129; 28,750; 151 (the mean of
     "messidor": 8.8889e-5,
 }
 ZERO_OUT = "dp=ldp dp.relation=zero_out"
-PRIVATE = f"{ZERO_OUT} dp.delta=1e-5 dp.calibration=lemma1 dp.v=1 dp.epsilon=1"
 WRONG_IF_CONSTANT = {"messidor": 45.0}  # test error (%) of who always answers the larger class
-LR = {"cifar10": 0.05, "femnist": 0.1, "reddit": 5.0, "ixi": 0.5, "messidor": 0.05}  # small sizes
-PAPER_LR = {**LR, "messidor": 0.3}
 
 QUICK_TASKS = {
     "cifar10": "model=cnn_cifar_small model.channels=[8,16] dataset.test_records=1000 "
-    "model.train_loss_records=100 algorithm.batch_size=8",
+    "model.train_loss_records=100 algorithm.batch_size=8 algorithm.local_lr=0.05",
     "femnist": "model.channels=[8,16] model.hidden=null dataset.test_records=200 "
-    "model.train_loss_records=100 algorithm.batch_size=8",
+    "model.train_loss_records=100 algorithm.batch_size=8 algorithm.local_lr=0.1",
     "reddit": "model.embedding=32 model.hidden=32 dataset.vocabulary=200 dataset.test_records=400 "
-    "model.train_loss_records=100 algorithm.batch_size=8",
+    "model.train_loss_records=100 algorithm.batch_size=8 algorithm.local_lr=5.0",
     "ixi": "dataset.shape=[16,20,16] dataset.test_records=[8,5,3] model.train_loss_records=4 "
-    "algorithm.batch_size=1",
+    "algorithm.batch_size=1 algorithm.local_lr=0.5",
     "messidor": "model=vgg11_small dataset.side=64 dataset.test_records=40 "
-    "model.train_loss_records=20 algorithm.batch_size=4",
+    "model.train_loss_records=20 algorithm.batch_size=4 algorithm.local_lr=0.05",
 }
 SMALL = {  # networks and data: all sizes are small
     "quick": QUICK_TASKS,
     "paper": {
         **QUICK_TASKS,
-        "cifar10": "model=cnn_cifar_small model.train_loss_records=100 algorithm.batch_size=16",
+        "cifar10": "model=cnn_cifar_small model.train_loss_records=100 "
+        "algorithm.batch_size=16 algorithm.local_lr=0.05",
         # lesions of 224 / 64
         "messidor": "model=vgg11_small model.width=2 model.init=unit dataset.side=64 "
-        "dataset.lesion_size=3.5 model.train_loss_records=20 algorithm.batch_size=4",
+        "dataset.lesion_size=3.5 model.train_loss_records=20 algorithm.batch_size=4 "
+        "algorithm.local_lr=0.3",
     },
 }
 
 
-def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
-    """A run of the labels "task", "method", "eps" (nominal epsilon, or "none"), "tau" and perhaps
-    "C", which is 10 without.
+def noised(labels: Where, overrides: str, values: Values, v: float | None) -> Run:
+    """A run with noise for its nominal epsilon, the label "eps" (or "tenth"), at clip norm "C", or
+    10; without any where that is "none", or there is none.
+
+    Args:
+      v: of Lemma 1; None for noise that is proved for the epsilon.
     """
-    task, epsilon = labels["task"], labels["eps"]
-    method = METHODS[labels["method"]]
-    overrides = f"+experiment=scaffnew/{task} {method} {SMALL[scale][task]}"
-    values = {
-        "rounds": iterations,
-        "evaluation.every": iterations,
-        "algorithm.local_steps": min(labels["tau"], iterations),
-        "algorithm.local_lr": (PAPER_LR if scale == "paper" else LR)[task],
-    }
-    if epsilon == NONE:
+    eps = labels.get("eps", labels.get("tenth", NONE))
+    if eps == NONE:
         return Run(labels, f"{overrides} dp=none", values)
-    values |= {"dp.v": V[task], "dp.epsilon": epsilon}
-    values["algorithm.clip_norm"] = labels.get("C", 10.0)
-    return Run(labels, f"{overrides} {PRIVATE}", values)
+    noise = "dp.calibration=zcdp" if v is None else f"dp.calibration=lemma1 dp.v={v}"
+    words = f"{overrides} {ZERO_OUT} dp.delta=1e-5 dp.epsilon=1 {noise}"
+    clip_norm = labels.get("C", 10.0)
+    return Run(labels, words, {**values, "dp.epsilon": eps, "algorithm.clip_norm": clip_norm})
 
 
-def targets_of(rows: Rows) -> list[float]:
-    """The nominal epsilons that occur."""
-    return [eps for eps in rows.choices("eps") if eps != NONE]
+def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
+    """A run of the labels "task", "method", "eps", "tau" and perhaps "C"."""
+    task, method = labels["task"], METHODS[labels["method"]]
+    words = f"rounds={iterations} evaluation.every={iterations} {SMALL[scale][task]}"
+    values = {"algorithm.local_steps": min(labels["tau"], iterations)}
+    return noised(labels, f"+experiment=scaffnew/{task} {method} {words}", values, V[task])
 
 
 def ascends(values: Iterable[float]) -> bool:

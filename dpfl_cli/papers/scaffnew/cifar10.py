@@ -6,9 +6,9 @@ from dpfl_cli.papers.scaffnew._tasks import (
     METHODS,
     NONE,
     OF_NETWORKS,
-    PRIVATE,
     SAME_SEEDS,
     V,
+    noised,
     on_task,
 )
 from dpfl_cli.papers.scaffnew.local_steps import (
@@ -55,16 +55,11 @@ def _full(labels: Where) -> Run:
     tau = labels["tau"]
     # there are no controls before the first communication
     method = METHODS["FedAvg" if tau == ITERATIONS else labels["method"]]
-    values = {
-        "rounds": ITERATIONS,
-        "evaluation.every": ITERATIONS,
-        "algorithm.local_steps": tau,
-        "dp.v": V["cifar10"],
-        "dp.epsilon": labels["eps"],
-        "algorithm.clip_norm": labels["C"],
-    }
-    words = f"+experiment=scaffnew/cifar10 {method} model.train_loss_records=100 {PRIVATE}"
-    return Run(labels, words, values)
+    words = (
+        f"+experiment=scaffnew/cifar10 {method} model.train_loss_records=100 rounds={ITERATIONS} "
+        f"evaluation.every={ITERATIONS}"
+    )
+    return noised(labels, words, {"algorithm.local_steps": tau}, V["cifar10"])
 
 
 def _claims() -> Iterator[Claim]:

@@ -26,7 +26,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     fit_over_clip_norms,
     notes_of,
     r_squared,
-    targets_of,
 )
 from dpfl_cli.papers.scaffnew.local_steps import (
     LOWEST,
@@ -44,6 +43,7 @@ from dpfl_cli.reproduction.api import (
     Comparisons,
     Derived,
     Figure,
+    Judge,
     Missing,
     Rows,
     Sample,
@@ -117,47 +117,36 @@ def _changes(rows: Rows, task: str, best: Any = True, eps: float = 3.3) -> Compa
         yield below(Sample(found.max(axis=1) - found.min(axis=1), text, "change"), 3)
 
 
-def _not_less(one: Rows, cell: Where) -> bool:
-    found = one.values("mean_steps", **cell)
-    return found == sorted(found)
-
-
-def _by_ends(one: Rows, cell: Where) -> bool:
-    first, *_, last = one.values("mean_steps", **cell)
-    return last > first
-
-
-def _largest(one: Rows, cell: Where) -> bool:
-    clip_norms = CLIP_NORMS[cell["task"]]
-    return ascends(fmean(best_steps(one, largest=True, C=one_of, **cell)) for one_of in clip_norms)
-
-
-def _at_one(one: Rows, cell: Where) -> bool:
-    clip_norms = CLIP_NORMS[cell["task"]]
-    return ascends(one.best("error", "tau", C=clip_norm, **cell) for clip_norm in clip_norms)
-
-
 def _grows(task: str) -> Iterator[Claim]:
     of: Where = {"task": task, "method": METHODS}
+
+    def over_clip_norms(text: str, true: Callable[[list[float]], bool], **given: Any) -> Judge:
+        """What is true of a seed's best local steps, in the mean over epsilon, by clip norm."""
+
+        def test(one: Rows, cell: Where, largest: bool = False) -> bool:
+            return true([fmean(best_steps(one, largest, C=C, **cell)) for C in CLIP_NORMS[task]])
+
+        return shape(text, test, **of, **given)
+
     yield Claim(
         f"c6_{task}",
         f"on {WORDS[task]} the best number of local steps, averaged over epsilon, grows with C, "
         "for both methods",
         "section 3.1, Observation 4, Figure 5",
-        shape(
-            "mean best steps grow with C",
-            lambda one, cell: ascends(one.values("mean_steps", **cell)),
-            **of,
-        ),
+        over_clip_norms("mean best steps grow with C", ascends),
         "holds",
         note=BY_SEED,
         readings={
-            "it does not fall as C grows": shape("mean best steps do not fall", _not_less, **of),
-            "it is larger at the largest C than at the smallest": shape(
-                "mean best steps are larger at the largest C", _by_ends, **of
+            "it does not fall as C grows": over_clip_norms(
+                "mean best steps do not fall", lambda means: means == sorted(means)
             ),
-            "at nominal epsilon 3.3 alone": shape("best steps grow with C", _at_one, **of, eps=3.3),
-            LARGEST: shape("mean best steps grow with C", _largest, **of),
+            "it is larger at the largest C than at the smallest": over_clip_norms(
+                "mean best steps are larger at the largest C", lambda means: means[-1] > means[0]
+            ),
+            "at nominal epsilon 3.3 alone": over_clip_norms(
+                "best steps grow with C", ascends, eps=3.3
+            ),
+            LARGEST: {"largest": True},
         },
     )
     yield Claim(
@@ -187,10 +176,9 @@ def _gains(task: str) -> Claim:
         words = f"error taken away (task={task}, {listed_labels(cell)})"
         return replace(sum(gains) / len(gains), text=words)
 
-    def judge(rows: Rows, best: Any = True, eps: Sequence[float] = ()) -> Comparisons:
-        at = eps or targets_of(rows)
+    def judge(rows: Rows, best: Any = True, eps: Sequence[float] = OF_NETWORKS) -> Comparisons:
         for clip_norm in CLIP_NORMS[task]:
-            yield above(*(gain(rows, best, at, method=one, C=clip_norm) for one in METHODS))
+            yield above(*(gain(rows, best, eps, method=one, C=clip_norm) for one in METHODS))
 
     return Claim(
         f"c6_gain_{task}",
@@ -211,51 +199,43 @@ def _r_squared(group: str, means: list[float]) -> dict[str, float]:
     }
 
 
-def _means(rows: Rows, group: str, method: str, eps: Any, share: bool = False) -> list[float]:
+def _means(
+    rows: Rows, group: str, method: str, eps: Any = OF_NETWORKS, share: bool = False
+) -> list[float]:
     """Of the best local steps, or their shares of T, of the lowest errors, at every clip norm."""
-    means = []
-    for clip_norm in CLIP_NORMS[GROUPS[group][0]]:
-        cells = list(grid(task=GROUPS[group], method=method, C=clip_norm, eps=eps))
-        ends = [rows.where(task=cell["task"]).choices("tau")[-1] if share else 1 for cell in cells]
-        best = [rows.best("error", "tau", **cell) for cell in cells]
-        means.append(fmean(tau / end for tau, end in zip(best, ends, strict=True)))
-    return means
+
+    def best(task: str, **cell: Any) -> float:
+        end = rows.where(task=task).choices("tau")[-1] if share else 1
+        return rows.best("error", "tau", task=task, **cell) / end
+
+    return [
+        fmean(best(**cell) for cell in grid(task=GROUPS[group], method=method, C=C, eps=eps))
+        for C in CLIP_NORMS[GROUPS[group][0]]
+    ]
 
 
 def _line(method: str, better: str, worse: str, words: str) -> Claim:
     def judge(
-        rows: Rows,
-        groups: Sequence[str] = tuple(GROUPS),
-        eps: Any = (),
-        share: bool = False,
-        rising: bool = False,
+        rows: Rows, groups: Sequence[str] = tuple(GROUPS), rising: bool = False, **of: Any
     ) -> Comparisons:
         for group in groups:
-            means = [
-                _means(one, group, method, eps or targets_of(one), share) for one in rows.by_seed()
-            ]
+            means = [_means(one, group, method, **of) for one in rows.by_seed()]
             fits = [_r_squared(group, one) for one in means]
             # an undefined R^2, NaN, is larger than none
             truths = (
-                fit[better] > fit[worse] and (of[0] < of[-1] or not rising)
-                for fit, of in zip(fits, means, strict=True)
+                fit[better] > fit[worse] and (at[0] < at[-1] or not rising)
+                for fit, at in zip(fits, means, strict=True)
             )
             yield each_seed(truths, f"{group}_{better} > {group}_{worse}")
 
-    def of_all_seeds(rows: Rows, means: Callable[[str], list[float]]) -> Comparisons:
-        if len([*rows.by_seed()]) < 5:  # one fit to means says nothing where seeds are few
+    def of_all_seeds(rows: Rows, means: Callable[[Rows, str], list[float]]) -> Comparisons:
+        if len(rows.seeds) < 5:  # one fit to means says nothing where seeds are few
             raise Missing("five seeds are needed")
         for group in GROUPS:
-            fit = _r_squared(group, means(group))
+            fit = _r_squared(group, means(rows, group))
             numbers = f"{fit[better]:.3f}, {fit[worse]:.3f}"
             better_one = f"{group}_{better} > {group}_{worse}: {numbers}"
             yield exact(fit[better] > fit[worse], better_one)
-
-    def of_means(rows: Rows) -> Comparisons:
-        return of_all_seeds(rows, lambda group: rows.values(f"{group}_mean", method=method))
-
-    def of_errors(rows: Rows) -> Comparisons:
-        return of_all_seeds(rows, lambda group: _means(rows, group, method, OF_NETWORKS))
 
     return Claim(
         f"c6_{method.lower()}",
@@ -269,8 +249,13 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
         f"equal at all C, R^2 is 0 / 0, and neither fits better; {BY_SEED}",
         readings={
             "in group 1 alone": {"groups": ["group_1"]},
-            "one fit through the means over seeds, as the figure draws it": of_means,
-            "the best local steps of the mean error": of_errors,
+            "one fit through the means over seeds, as the figure draws it": partial(
+                of_all_seeds,
+                means=lambda rows, group: rows.values(f"{group}_mean", method=method),
+            ),
+            "the best local steps of the mean error": partial(
+                of_all_seeds, means=partial(_means, method=method)
+            ),
             "as shares of T, so that all data weigh the same": {"share": True},
             "and the mean is larger at the largest C than at the smallest": {"rising": True},
             "at nominal epsilon 3.3 alone": {"eps": 3.3},

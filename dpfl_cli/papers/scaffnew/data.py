@@ -31,17 +31,14 @@ SMALLER = {"ixi": "dataset.shape=[16,20,16]", "messidor": "dataset.side=32"}
 
 def runs(scale: Scale) -> Runs:
     for task in TASKS:
-        overrides = f"+experiment=scaffnew/{task} algorithm=scaffnew {ZERO_OUT}"
+        words = f"+experiment=scaffnew/{task} algorithm=scaffnew {ZERO_OUT} algorithm.local_steps=1"
         if scale != "paper" and task in SMALLER:
-            overrides += f" {SMALLER[task]}"
-        values: dict[str, float] = {"algorithm.local_steps": 1}
+            words += f" {SMALLER[task]}"
         if task == "cifar10":  # what nothing here depends on stays as the data set gives it
-            values |= {"dataset.standardise": False, "algorithm.local_lr": 0.1}
-        yield Run({"task": task}, overrides, values)
+            words += " dataset.standardise=false algorithm.local_lr=0.1"
+        yield Run({"task": task}, words)
         for at, clip_norm in zip(LEVELS, CLIP_NORMS[task], strict=True):
-            yield Run(
-                {"task": task, "level": at}, overrides, values | {"algorithm.clip_norm": clip_norm}
-            )
+            yield Run({"task": task, "level": at}, words, {"algorithm.clip_norm": clip_norm})
 
 
 @claim(

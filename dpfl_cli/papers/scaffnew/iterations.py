@@ -37,6 +37,7 @@ from dpfl_cli.reproduction.api import (
     best_by_others,
     each_seed,
     grid,
+    numbers_in,
     shape,
     sized,
 )
@@ -47,22 +48,8 @@ SHARES = {  # of the usual number of iterations
 }
 LONGER = (4, 8)  # and of CIFAR-10 at scale=paper, where with those above the longest was the best
 SHORT = 240  # where T ends here or before, what happens at large T is not judged
-# scale -> method -> data set -> the best local steps of scaffnew/fig5 at C = 10, by the mean of its
-# seeds, at epsilon 0.5, 3.3 and none
-ALIKE = {"reddit": (5, 1, 1), "ixi": (20, 20, 1)}  # with both methods, at both scales
-SAME_AT_QUICK = ALIKE | {"femnist": (120, 5, 1), "messidor": (5, 20, 1)}
-BEST = {
-    "quick": {
-        "ScaffNew": SAME_AT_QUICK | {"cifar10": (120, 60, 30)},
-        "FedAvg": SAME_AT_QUICK | {"cifar10": (60, 5, 1)},
-    },
-    "paper": {
-        "ScaffNew": ALIKE
-        | {"cifar10": (500, 250, 5), "femnist": (120, 30, 1), "messidor": (500, 100, 1)},
-        "FedAvg": ALIKE
-        | {"cifar10": (250, 125, 5), "femnist": (30, 5, 1), "messidor": (500, 100, 25)},
-    },
-}
+# the best local steps of scaffnew/fig5 at C = 10, by the mean of its seeds
+BEST = numbers_in("searches/scaffnew_fig5", "scale", "task", "method", "eps")
 
 
 def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
@@ -70,7 +57,7 @@ def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
         usual = tried(scale, curve["task"])[-1]
         more = LONGER if scale == "paper" and curve["task"] == "cifar10" else ()
         times = [round(share * usual) for share in (*SHARES[scale], *more)]
-        steps = BEST[scale][curve["method"]][curve["task"]][TARGETS.index(curve["eps"])]
+        steps = BEST[scale, *map(str, curve.values())]
         for labels in grid(**curve, T=times, tau=steps):
             yield on_task(scale, labels, labels["T"])
 
@@ -101,31 +88,30 @@ def _claims(task: str) -> Iterator[Claim]:
             return f"every best T is {found[0]}, the {end} that was run"
         return found == sorted(found)
 
-    def long(rows: Rows, measure: str, eps: Any) -> Sequence[Where]:
-        """The curves, where one of them is long enough to say what happens at large T."""
-        known = [*grid(task=task, eps=eps, method=METHODS)]
-        ends = max(rows.places(measure, **cell)[-1] for cell in known)
-        if ends <= SHORT:
-            raise Missing(f"T ends at {ends}; above {SHORT} it would be judged")
-        return known
+    def long(rows: Rows) -> None:
+        """Whether T goes far enough to say what happens when it is large."""
+        end = rows.where(task=task).choices("T")[-1]
+        if end <= SHORT:
+            raise Missing(f"T ends at {end}; above {SHORT} it would be judged")
 
     between_ends = inside("both ends", 0, task=task, method=METHODS, eps=OF_NETWORKS)
 
     def between_far_ends(rows: Rows) -> Comparisons:
-        long(rows, "error", OF_NETWORKS)
+        long(rows)
         yield from between_ends(rows)
 
     def worse(
         rows: Rows, by: float = 2, measure: str = "error", eps: float | str = NONE
     ) -> Comparisons:
-        known = long(rows, measure, eps)
-        steps = [one for cell in known for one in rows.values("best.tau", **cell)]
-        if eps == NONE and set(steps) == {1}:
+        long(rows)
+        curves = {one: {"task": task, "eps": eps, "method": one} for one in METHODS}
+        steps = {one for cell in curves.values() for one in rows.values("best.tau", **cell)}
+        if eps == NONE and steps == {1}:
             alike = "both take one local step, with which they are one method"
-            yield each_seed((alike for _ in rows.by_seed()), "DP-ScaffNew beside DP-FedAvg")
+            yield each_seed((alike for _ in rows.seeds), "DP-ScaffNew beside DP-FedAvg")
             return
-        for cell in known:
-            method, found = cell["method"], rows.along(measure, **cell)
+        for method, cell in curves.items():
+            found = rows.along(measure, **cell)
             lowest = best_by_others(found, f"DP-{method}'s best {measure} over T")
             if method == "ScaffNew":
                 yield above(found[-1], lowest, by=by)

@@ -23,7 +23,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     WRONG_IF_CONSTANT,
     notes_of,
     on_task,
-    targets_of,
 )
 from dpfl_cli.reproduction.api import (
     CHOSEN,
@@ -106,12 +105,12 @@ def close(private: Sample, free: Sample, points: float) -> Comparison:
 
 
 def best_steps(rows: Rows, largest: bool = False, **cell: Any) -> list[float]:
-    """The best numbers of local steps, over the nominal epsilons; of several that are equally
-    good the smallest, or the largest.
+    """The best numbers of local steps, over the nominal epsilons or at one; of several that are
+    equally good the smallest, or the largest.
     """
     best = []
-    for eps in targets_of(rows):
-        ranked = rows.ranked("error", "tau", eps=eps, **cell)
+    for at in grid(**{"eps": OF_NETWORKS, **cell}):
+        ranked = rows.ranked("error", "tau", **at)
         equal = ranked.index[ranked == ranked.iloc[0]]
         best.append(equal[-1 if largest else 0])
     return best

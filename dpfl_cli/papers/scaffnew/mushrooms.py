@@ -2,7 +2,6 @@
 on other problems: records by label or at random, a smaller condition number.
 """
 
-from collections.abc import Mapping
 from math import inf
 
 from dpfl_cli.papers.scaffnew._mushrooms import (
@@ -33,15 +32,14 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
-    Values,
     grid,
     sized,
 )
 
-PROBLEMS: Mapping[str, Values] = {  # step: 1 / L
-    "label100": {"dataset.order": "sorted", "algorithm.local_lr": 0.29920470},
-    "file25": {"model.condition": 25, "algorithm.local_lr": 0.28224788},
-    "random100": {"dataset.order": "shuffle", "algorithm.local_lr": 0.38092093},
+PROBLEMS = {  # step: 1 / L
+    "label100": "dataset.order=sorted algorithm.local_lr=0.29920470",
+    "file25": "model.condition=25 algorithm.local_lr=0.28224788",
+    "random100": "dataset.order=shuffle algorithm.local_lr=0.38092093",
 }
 WITH_ENDS = {**STEPS, "quick": (*STEPS["quick"], 120, 480)}
 AND_10 = {**WITH_ENDS, "quick": sorted((10, *WITH_ENDS["quick"]))}
@@ -52,38 +50,37 @@ ITERATIONS = {
         *(250, 270, 300, 320, 360, 400, 450, 500, 560, 620, 700, 800, 1000),
     ),
 }
-COINS: Mapping[str, Values] = {
-    "deterministic": {},
-    "bernoulli": {"algorithm.schedule": "bernoulli"},
-    "bernoulli_end": {"algorithm.schedule": "bernoulli", "algorithm.final_release": True},
+COINS = {
+    "deterministic": "",
+    "bernoulli": "algorithm.schedule=bernoulli",
+    "bernoulli_end": "algorithm.schedule=bernoulli algorithm.final_release=true",
 }
 # (b) at scale=paper on other problems too, for readings of c9_precise; step size 1 / L
 OTHERS = {
-    "tenth_v": {"dp.v": V / 10},
-    "clients20": {"partitioner.clients": 20, "algorithm.local_lr": 0.2547498},
-    "condition25": {**PROBLEMS["file25"], "algorithm.local_steps": 5},
+    "tenth_v": "",
+    "clients20": "partitioner.clients=20 algorithm.local_lr=0.2547498",
+    "condition25": f"{PROBLEMS['file25']} algorithm.local_steps=5",
 }
 FEWER = (*range(20, 105, 5), 120, 140, 160, 200)  # for T* of 68 to 161 at condition number 25
 
 
 def runs(scale: Scale) -> Runs:
-    at_end = {"evaluation.every": 10000}
+    at_end = "evaluation.every=10000"
     # (a) local steps at 480 iterations
     for labels in grid(sweep="steps", tau=AND_10[scale], method=METHODS, eps=[*EPSILONS, NONE]):
-        yield on_mushrooms(labels, {"evaluation.every": 120})
+        yield on_mushrooms(labels, "evaluation.every=120")
     # (b) iterations at 10 local steps
     advised = {"method": "ScaffNew", "eps": EPSILONS}
     for labels in grid(sweep="iterations", **advised, coins=COINS, T=ITERATIONS[scale]):
-        yield on_mushrooms(labels, {**COINS[labels["coins"]], **at_end})
-    for problem, values in OTHERS.items() if scale == "paper" else ():
+        yield on_mushrooms(labels, f"{COINS[labels['coins']]} {at_end}")
+    for problem, words in OTHERS.items() if scale == "paper" else ():
         times = FEWER if problem == "condition25" else ITERATIONS[scale]
         for labels in grid(sweep="iterations", **advised, coins=problem, T=times):
-            yield on_mushrooms(labels, {**values, **at_end}, values.get("dp.v", V))
+            yield on_mushrooms(labels, f"{words} {at_end}", V / 10 if problem == "tenth_v" else V)
     for labels in grid(sweep="proved", **advised):  # noise that is proved for the target
         yield on_mushrooms(labels, at_end, v=None)
-    long = {"rounds": 2400, "evaluation.every": 240}
     for labels in grid(sweep="none", method=METHODS):  # (c) without noise
-        yield on_mushrooms(labels, long)
+        yield on_mushrooms(labels, "rounds=2400 evaluation.every=240")
 
 
 NOISY = {"sweep": "steps", "eps": EPSILONS}
@@ -270,8 +267,7 @@ UNEQUAL = ("label100", "file25")  # where clients differ
 def runs_of_splits(scale: Scale) -> Runs:
     targets = (*EPSILONS, NONE)
     for labels in grid(problem=PROBLEMS, tau=WITH_ENDS[scale], method=METHODS, eps=targets):
-        problem = PROBLEMS[labels["problem"]]
-        yield on_mushrooms(labels, {**problem, "evaluation.every": 120})
+        yield on_mushrooms(labels, f"{PROBLEMS[labels['problem']]} evaluation.every=120")
 
 
 fig12_splits = Artifact(

@@ -55,7 +55,7 @@ V = 9.4e-11  # at C = 100 the noise is that of fig12
 
 
 def runs(scale: Scale) -> Runs:
-    base = {"evaluation.every": 120}
+    base = "evaluation.every=120"
     for labels in grid(part="grid", method=METHODS, C=CLIP_NORMS, eps=EPSILONS, tau=STEPS[scale]):
         yield on_mushrooms(labels, base, V)
     # a tenth of C and of epsilon: the noise multiplier has the same digits
