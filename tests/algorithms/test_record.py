@@ -15,6 +15,7 @@ from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.simulation.plan import make_plan
+from tests.padding import own_records
 
 C, LR, STEPS, Z = 0.3, 0.01, 3, 0.35
 SIZES = [4, 1, 7, 2]
@@ -24,12 +25,9 @@ TRUSTS = ["none", "local", "central", "secure_aggregation"]
 
 def clipped_mean(federation: Federation, client: int, v: np.ndarray, c: float = C) -> np.ndarray:
     """(1 / m_i) sum_j CLIP(grad l_ij(v), C) for the loss (1/2) (x.v - y)^2, record by record."""
-    partition, train = federation.partition, federation.dataset.train
-    rows = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
-    return sum(
-        clipped((x @ v - y) * x, c)
-        for x, y in zip(train.features[rows], train.targets[rows], strict=True)
-    ) / len(rows)
+    features, targets = own_records(federation, client)
+    each = zip(features, targets, strict=True)
+    return sum(clipped((x @ v - y) * x, c) for x, y in each) / len(targets)
 
 
 def received(

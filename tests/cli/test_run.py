@@ -97,7 +97,7 @@ def test_a_finished_run_says_what_its_guarantee_is_since_a_check(
     own = ["run", "--plugin", PLUGIN, "algorithm=fedmomentum", "dp=cdp", *SMALL]
     assert "proved; not checked: dpfl check" in " ".join(dpfl(capsys, *own)[1].split())
     assert "Since their check" not in dpfl(capsys, *own)[1]
-    assert main(["check", PLUGIN, "--quiet"]) == 0
+    assert main(["check", PLUGIN, "dp=cdp", "--quiet"]) == 0
     capsys.readouterr()
     said = " ".join(dpfl(capsys, *own)[1].split())
     assert "Since their check: (epsilon, delta)-DP per client" in said

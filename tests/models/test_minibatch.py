@@ -32,6 +32,7 @@ from tests.models import test_logistic as logistic
 from tests.models import test_mlp as mlp
 from tests.models import test_mobilenet as mobilenet
 from tests.models import test_softmax as softmax
+from tests.padding import own_records
 
 UNEQUAL, ALONE = [5, 3, 7], [6]
 RUNS = {"R=1": [0], "R=2": [0, 1], "R=7": [0, 1, 0, 1, 1, 0, 0]}
@@ -269,13 +270,8 @@ def linear_case(
     objective = linear.make_objective(counts, index)
 
     def each(run: int, client: int, at: Tensor) -> Tensor:
-        federation = objective.federations[objective.index[run]]
-        own = federation.partition.indices[
-            federation.partition.offsets[client] : federation.partition.offsets[client + 1]
-        ]
-        train, w = federation.dataset.train, at.numpy()
-        rows = [(train.features[j] @ w - train.targets[j]) * train.features[j] for j in own]
-        return torch.from_numpy(np.stack(rows))
+        features, targets = own_records(objective.federations[objective.index[run]], client)
+        return torch.from_numpy((features @ at.numpy() - targets)[:, None] * features)
 
     return objective, each
 
