@@ -76,7 +76,9 @@ each_size = pytest.mark.parametrize("size", [None, 1, 2, 3])
 @each_size
 @pytest.mark.parametrize("trust", ["none", "local", "central"])
 def test_fedavg_equals_its_lines(trust: str, size: int | None) -> None:
-    models = played("fedavg", trust, size, server_lr=0.7).go(4).models()
+    found = played("fedavg", trust, size, server_lr=0.7).go(4)
+    models = found.models()
+    assert [float(entry["server_step"][0]) for entry in found.diagnostics] == [0.7] * 4
     for run, seed in enumerate(FEDERATIONS):
         w = np.zeros(D)
         for t in range(1, 5):

@@ -458,9 +458,9 @@ def synchronised(states: list[State_], tau: int) -> np.ndarray:
     return np.stack([state["model"] for state in states[tau - 1 :: tau]])
 
 
-@pytest.mark.parametrize("tau", [1, 2, 4])
-@pytest.mark.parametrize("clip", ["null", "0.2"])
-@pytest.mark.parametrize("size", ["null", "1", "2"])
+@pytest.mark.parametrize(
+    ("tau", "clip", "size"), [(1, "0.2", "1"), (2, "0.2", "null"), (4, "null", "2")]
+)
 def test_without_controls_it_is_fedavg(tau: int, clip: str, size: str) -> None:
     own = [
         f"algorithm.local_steps={tau}",
