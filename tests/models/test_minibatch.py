@@ -341,15 +341,3 @@ def test_minibatches_of_other_models_have_the_regulariser_and_no_bound(
                 batches[run, client, step]
             ].mean(dim=0)
         torch.testing.assert_close(update[run, client], values - start[run], rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [linear_case, logistic_case, softmax_case, mlp_case],
-    ids=lambda case: case.__name__[:-5],
-)
-def test_a_batch_of_all_records_of_other_models_gives_the_full_gradient(case) -> None:
-    objective, _ = case([4, 4, 4], [0, 1])
-    at = client_values(points(objective) + 0.5)
-    found = opened(objective.gradient(at, torch.arange(4).expand(2, 3, 4)))
-    torch.testing.assert_close(found, opened(objective.gradient(at)), rtol=1e-10, atol=1e-12)
