@@ -7,6 +7,13 @@ import numpy as np
 from dpfl_cli.data.federation import Federation
 
 
+def own_records(federation: Federation, client: int) -> tuple[np.ndarray, np.ndarray]:
+    """features [n, ...] and targets [n] of a client's records."""
+    partition, train = federation.partition, federation.dataset.train
+    rows = partition.indices[slice(*partition.offsets[client : client + 2])]
+    return train.features[rows], train.targets[rows]
+
+
 def padded(federation: Federation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """features [M, n_max, ...], targets [M, n_max], counts [M]; rows past a client's count are
     zero.

@@ -31,6 +31,7 @@ from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.privacy.diagnostics import record_diagnostics
 from dpfl_cli.simulation.plan import make_plan
+from tests.padding import own_records
 
 G, LR, Z = 0.8, 0.05, 0.35
 SIZES = [6, 9, 5, 7]
@@ -46,9 +47,7 @@ PAPER = {
 
 
 def records_of(federation: Federation, client: int) -> list[tuple[np.ndarray, float]]:
-    partition, train = federation.partition, federation.dataset.train
-    rows = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
-    return list(zip(train.features[rows], train.targets[rows], strict=True))
+    return list(zip(*own_records(federation, client), strict=True))
 
 
 def gradients(federation: Federation, client: int, v: np.ndarray, numbers: Any) -> list[np.ndarray]:

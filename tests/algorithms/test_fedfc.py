@@ -23,6 +23,7 @@ from dpfl_cli.simulation.grouping import bytes_per_run, stacks
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.stack import Stack
+from tests.padding import own_records
 
 C, COV, ETA, GAMMA, PHI, Z = 0.3, 1.5, 0.5, 0.1, 0.1, 0.35
 SIZES = [4, 1, 7, 2]
@@ -33,20 +34,14 @@ NORMS = ["mean", "paper"]
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=3"]
 
 
-def records_of(federation: Federation, client: int) -> tuple[np.ndarray, np.ndarray]:
-    partition, train = federation.partition, federation.dataset.train
-    rows = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
-    return train.features[rows], train.targets[rows]
-
-
 def gradients(federation: Federation, client: int, w: np.ndarray) -> np.ndarray:
-    x, y = records_of(federation, client)
+    x, y = own_records(federation, client)
     return (x @ w - y)[:, None] * x
 
 
 def covariance(federation: Federation, client: int, level: str, norm: str) -> np.ndarray:
     """A client's contribution to the covariance, a whole symmetric matrix."""
-    x, _ = records_of(federation, client)
+    x, _ = own_records(federation, client)
     if level == "record":
         x = np.array([clipped(one, COV) for one in x])
     whole = x.T @ x / (len(x) if norm == "mean" else 1)
@@ -144,7 +139,7 @@ def test_without_noise_and_bounds_a_full_step_on_one_client_solves_least_squares
     settings = {"clip_norm": None, "feature_clip_norm": None, "damping": 1e-9, "server_lr": 1.0}
     for name in ("fedfc", "fedfc_record"):
         model = play(name, "none", settings, federations=[federation]).go(1).models()[1, 0]
-        x, y = records_of(federation, 0)
+        x, y = own_records(federation, 0)
         np.testing.assert_allclose(model, np.linalg.lstsq(x, y, rcond=None)[0], rtol=1e-6)
 
 

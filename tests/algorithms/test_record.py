@@ -15,6 +15,7 @@ from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.simulation.plan import make_plan
+from tests.padding import own_records
 
 C, LR, STEPS, Z = 0.3, 0.01, 3, 0.35
 SIZES = [4, 1, 7, 2]
@@ -24,12 +25,9 @@ TRUSTS = ["none", "local", "central", "secure_aggregation"]
 
 def clipped_mean(federation: Federation, client: int, v: np.ndarray, c: float = C) -> np.ndarray:
     """(1 / m_i) sum_j CLIP(grad l_ij(v), C) for the loss (1/2) (x.v - y)^2, record by record."""
-    partition, train = federation.partition, federation.dataset.train
-    rows = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
-    return sum(
-        clipped((x @ v - y) * x, c)
-        for x, y in zip(train.features[rows], train.targets[rows], strict=True)
-    ) / len(rows)
+    features, targets = own_records(federation, client)
+    each = zip(features, targets, strict=True)
+    return sum(clipped((x @ v - y) * x, c) for x, y in each) / len(targets)
 
 
 def received(
@@ -93,14 +91,6 @@ def test_equals_its_lines(name: str, trust: str, server_lr: float) -> None:
                 )
     (entry,) = played.ledger().values()
     assert (entry.name, entry.count, entry.unit) == ("gradient", rounds * steps, "record")
-
-
-@pytest.mark.parametrize("trust", ["none", "local", "secure_aggregation"])
-def test_the_server_control_is_the_mean_of_the_clients(trust: str) -> None:
-    federations = [grouped_federation(5, SIZES)]
-    state = play("scaffold_record", trust, {}, federations=federations).go(3).states[-1]
-    own = opened(state.clients["control"]).mean(dim=1).numpy()
-    np.testing.assert_allclose(state.server["control"].numpy(), own, rtol=1e-9, atol=1e-12)
 
 
 def test_a_warm_start_is_one_release_more() -> None:
@@ -209,16 +199,6 @@ def test_fedgd_is_what_it_presets(preset: str, component: str, dp: str) -> None:
     written = [f"algorithm={component}", "algorithm.local_steps=1", "algorithm.local_lr=1.0"]
     assert ours.id == make_plan(compose_config([*words, *written])).id
     assert (ours.algorithm.settings.local_steps, ours.algorithm.settings.local_lr) == (1, 1.0)
-
-
-def test_one_local_step_of_both_is_gradient_descent() -> None:
-    federations = [grouped_federation(seed, SIZES) for seed in (1, 2)]
-    common = {"seeds": [1, 2], "federations": federations}
-    averaged = play("fedavg_record", "local", {"local_steps": 1}, **common).go(5)
-    corrected = play("scaffold_record", "local", {"local_steps": 1}, **common).go(5)
-    descent = play("isrl_dp", "local", {"step": LR}, **common).go(5)
-    np.testing.assert_allclose(averaged.models(), corrected.models(), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(averaged.models(), descent.models(), rtol=1e-9, atol=1e-12)
 
 
 def test_more_local_steps_under_a_trusted_server_are_refused() -> None:

@@ -31,6 +31,7 @@ from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.run_plan import federation_of as federation_of_plan
 from dpfl_cli.simulation.stack import Stack, stack_key
 from dpfl_cli.simulation.store import RunStore
+from tests.padding import own_records
 
 M, D, N = 6, 5, 3  # clients, coordinates, records of a client
 DATA = [f"dataset.clients={M}", f"dataset.dimension={D}", f"dataset.records_per_client={N}"]
@@ -84,12 +85,9 @@ def slope(
     """grad f_i(w) of the mean of (1/2) (x.w - y)^2 over the client's records, or over the chosen
     ones.
     """
-    mine = federation.partition.indices[
-        federation.partition.offsets[client] : federation.partition.offsets[client + 1]
-    ]
-    total, chosen = np.zeros(len(w)), np.arange(len(mine)) if chosen is None else chosen
-    for record in mine[chosen]:
-        x, y = federation.dataset.train.features[record], federation.dataset.train.targets[record]
+    features, targets = own_records(federation, client)
+    total, chosen = np.zeros(len(w)), np.arange(len(targets)) if chosen is None else chosen
+    for x, y in zip(features[chosen], targets[chosen], strict=True):
         total = total + (x @ w - y) * x
     return total / len(chosen)
 
@@ -460,9 +458,9 @@ def synchronised(states: list[State_], tau: int) -> np.ndarray:
     return np.stack([state["model"] for state in states[tau - 1 :: tau]])
 
 
-@pytest.mark.parametrize("tau", [1, 2, 4])
-@pytest.mark.parametrize("clip", ["null", "0.2"])
-@pytest.mark.parametrize("size", ["null", "1", "2"])
+@pytest.mark.parametrize(
+    ("tau", "clip", "size"), [(1, "0.2", "1"), (2, "0.2", "null"), (4, "null", "2")]
+)
 def test_without_controls_it_is_fedavg(tau: int, clip: str, size: str) -> None:
     own = [
         f"algorithm.local_steps={tau}",

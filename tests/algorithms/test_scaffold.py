@@ -68,21 +68,6 @@ def test_equals_its_lines(trust: str, release: str, control: str, later: dict[st
     assert counts == {**({"warm_start": 1} if later else {}), **dict.fromkeys(names, rounds)}
 
 
-@pytest.mark.parametrize(("trust", "holds"), [("none", True), ("local", True), ("central", False)])
-def test_server_control_is_the_mean_of_the_clients_where_the_server_adds_no_noise(
-    trust: str, holds: bool
-) -> None:
-    played = play("scaffold", trust, {}).go(4)
-    before, after = played.states[-2], played.states[-1]
-    control = after.server["control"].numpy()
-    moved = (after.server["model"] - before.server["model"]).numpy()
-    np.testing.assert_allclose(
-        control, -moved / LENGTH, rtol=1e-9
-    )  # c = -cbar / (tau eta_l), always
-    own = opened(after.clients["control"]).numpy().mean(axis=1)
-    assert np.allclose(control, own, rtol=1e-9) == holds
-
-
 @pytest.mark.parametrize("trust", ["local", "central"])
 def test_both_release_options_cost_the_same(trust: str) -> None:
     def precision(release: str) -> float:  # of Gaussian releases: sum over releases of 1 / z^2
@@ -91,18 +76,6 @@ def test_both_release_options_cost_the_same(trust: str) -> None:
 
     assert precision("single") == pytest.approx(3 / Z**2)
     assert precision("double") == pytest.approx(precision("single"))
-
-
-def test_one_local_step_without_noise_is_fedavg() -> None:
-    settings = {"local_steps": 1, "clip_norm": None}
-    corrected = play("scaffold", "none", settings, seeds=[1, 2]).go(6)
-    averaged = play("fedavg", "none", settings, seeds=[1, 2]).go(6)
-    np.testing.assert_allclose(corrected.models(), averaged.models(), rtol=1e-10, atol=1e-12)
-    apart = play("scaffold", "none", settings | {"local_steps": 4}).go(6)
-    plain = play("fedavg", "none", settings | {"local_steps": 4}).go(6)
-    assert (
-        np.abs(apart.models() - plain.models()).max() > 1e-3
-    )  # with more local steps the correction acts
 
 
 @pytest.mark.parametrize("control", ["sent", "clipped", "raw"])

@@ -49,7 +49,13 @@ def test_an_error_is_told_before_what_nobody_reads() -> None:
     assert "nothing" in err
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_stop_nothing(closed: str) -> None:
-    assert dpfl(closed, "run", "dataset.clients=12", "dataset.dimension=5", "rounds=2") == (0, "")
-    assert dpfl(closed, "runs", "export") == (0, "")
+RUN = ["run", "dataset.clients=12", "dataset.dimension=5", "rounds=2"]
+
+
+@pytest.mark.parametrize(
+    ("closed", "commands"),
+    [(">&-", [RUN, ["runs", "export"]]), ("2>&-", [RUN]), ("<&- >&- 2>&-", [RUN])],
+)
+def test_closed_streams_stop_nothing(closed: str, commands: list[list[str]]) -> None:
+    for words in commands:
+        assert dpfl(closed, *words) == (0, "")

@@ -33,6 +33,7 @@ from dpfl_cli.simulation.forecast import _round_seconds
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.plugins import load_plugins
 from dpfl_cli.simulation.store import RunStore
+from tests import apart
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=4"]
 PLUGIN = str(Path(__file__).with_name("my_method.py"))
@@ -97,7 +98,7 @@ def test_a_finished_run_says_what_its_guarantee_is_since_a_check(
     own = ["run", "--plugin", PLUGIN, "algorithm=fedmomentum", "dp=cdp", *SMALL]
     assert "proved; not checked: dpfl check" in " ".join(dpfl(capsys, *own)[1].split())
     assert "Since their check" not in dpfl(capsys, *own)[1]
-    assert main(["check", PLUGIN, "--quiet"]) == 0
+    assert main(["check", PLUGIN, "dp=cdp", "--quiet"]) == 0
     capsys.readouterr()
     said = " ".join(dpfl(capsys, *own)[1].split())
     assert "Since their check: (epsilon, delta)-DP per client" in said
@@ -517,16 +518,9 @@ def test_files_of_ones_own_that_cannot_be_read_through_are_one_line(
 def test_a_config_that_does_not_begin_with_dpfls_is_one_line(tmp_path: Path) -> None:
     """In a process of its own: Hydra's logging, which such a config has, would end pytest's."""
     (tmp_path / "own.yaml").write_text("rounds: 4\nseed: 5")
-    words = ["run", "--config-dir", ".", "--config-name", "own"]
-    done = subprocess.run(
-        [sys.executable, "-m", "dpfl_cli.cli.main", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "defaults: [config, _self_]" in done.stderr
+    code, said = apart.command(["run", "--config-dir", ".", "--config-name", "own"], tmp_path)
+    assert (code, said.count("\n")) == (2, 1)
+    assert "defaults: [config, _self_]" in said
 
 
 def test_calibrating_says_where_the_largest_epsilon_ends_the_run(
@@ -832,55 +826,39 @@ def test_doctor_is_content_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert "composes and validates" in out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+LONG = ["dataset.clients=200", "dataset.dimension=50", "rounds=1000000", "evaluation.every=1000"]
+HOURS = ["rounds=2", "algorithm.local_steps=1000000000", "dp=none"]  # a round is one compiled call
+
+
+@pytest.mark.parametrize(
+    ("words", "began", "signals"),
+    [
+        (LONG, "*/checkpoint.pt", [signal.SIGINT]),
+        (LONG, "*/checkpoint.pt", [signal.SIGTERM]),
+        (HOURS, "*.lock", [signal.SIGINT] * 2),  # nothing else interrupts it
+    ],
+    ids=["interrupt", "terminate", "second interrupt"],
+)
 def test_interrupting_a_process_exits_130_and_loses_nothing(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, words: list[str], began: str, signals: list[signal.Signals]
 ) -> None:
-    words = [
-        "run",
-        "dataset.clients=200",
-        "dataset.dimension=50",
-        "rounds=1000000",
-        "evaluation.every=1000",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "dpfl_cli.cli.main", *words, "runtime.checkpoint_every=1"],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    unfinished = tmp_path / "outputs" / "runs" / ".partial"
-    deadline = time.monotonic() + 120
-    while not list(unfinished.glob("*/checkpoint.pt")):
-        assert child.poll() is None, child.stderr
+    words = ["run", *words, "runtime.checkpoint_every=1"]
+    child = apart.started(apart.COMMAND.format(words), tmp_path)
+    unfinished, deadline = tmp_path / "outputs" / "runs" / ".partial", time.monotonic() + 120
+    while not (found := list(unfinished.glob(began))):
+        assert child.exitcode is None, apart.said(tmp_path)
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    (checkpoint,) = unfinished.glob("*/checkpoint.pt")
-    before = checkpoint.stat().st_ino
-    child.send_signal(number)
-    _, err = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert "goes on from the last checkpoint" in err
-    assert (
-        checkpoint.stat().st_ino != before
-    )  # written anew: what was computed since the last one is not lost
-
-
-def test_a_second_interrupt_ends_what_nothing_interrupts() -> None:
-    """A round of so many steps is one call of a compiled program, of hours."""
-    words = ["run", "rounds=2", "algorithm.local_steps=1000000000", "dp=none"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "dpfl_cli.cli.main", *words], stderr=subprocess.PIPE, text=True
-    )
-    assert child.stderr is not None
-    time.sleep(8)  # it has begun, on any machine, or has not yet: both end at the second
-    for _ in range(2):
-        child.send_signal(signal.SIGINT)
-        time.sleep(1)
-    _, err = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert "goes on from the last checkpoint" in err
+    before = found[0].stat().st_ino
+    assert child.pid is not None
+    for number in signals:
+        time.sleep(len(signals) - 1)  # the one call has begun, or has not yet: both end
+        os.kill(child.pid, number)
+    child.join(60)
+    assert child.exitcode == 130
+    assert "goes on from the last checkpoint" in apart.said(tmp_path)
+    if words[1:-1] == LONG:  # written anew: what was computed since the last one is not lost
+        assert found[0].stat().st_ino != before
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import gzip
 import logging
-import os
-import subprocess
-import sys
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +25,7 @@ from dpfl_cli.data.emnist import (
 )
 from dpfl_cli.data.sources import CATALOGUE
 from dpfl_cli.simulation.plan import make_plan
+from tests.apart import perform, said
 
 KINDS = {EmnistDigits: (EmnistSettings, 10), EmnistBalanced: (EmnistBalancedSettings, 47)}
 BOTH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -213,22 +212,16 @@ def test_a_standin_is_labelled_everywhere_and_warned_of_once(data, kind, caplog)
     assert content == {"source": "standin", "sha256": info.sha256, "standin": kind.standin}
 
 
-def test_the_warning_is_one_line_on_standard_error_even_when_quiet(data):
+def test_the_warning_is_one_line_on_standard_error_even_when_quiet(data, tmp_path):
     code = (
+        "import os; os.dup2(os.open('out', os.O_CREAT | os.O_WRONLY), 1); "
         "from dpfl_cli.cli import main; main.show_log(quiet=True); "
         "from dpfl_cli.data.loading import warn_once; "
         "warn_once('data STAND IN'); warn_once('data STAND IN')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    assert done.stdout == ""
-    assert done.stderr.startswith("dpfl: WARNING: data STAND IN")
-    assert done.stderr.count("\n") == 1
+    perform(code, tmp_path)
+    assert re.fullmatch("dpfl: WARNING: data STAND IN.*\n", said(tmp_path))
+    assert (tmp_path / "out").read_text() == ""
 
 
 @BOTH

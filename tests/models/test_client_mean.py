@@ -25,6 +25,7 @@ from dpfl_cli.models.unet3d import Convolution, Unet3d, Unet3dSettings
 from dpfl_cli.models.vgg11 import Vgg11, Vgg11Settings
 from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.simulation.plan import load_components, make_plan
+from tests.padding import own_records
 
 RNG = np.random.default_rng(0)
 CIFAR = DatasetInfo("cifar10", "real", "", (3, 32, 32), 10, 50_000, None)
@@ -131,12 +132,8 @@ def points(objective) -> torch.Tensor:
 
 def mean_loss(objective, values: torch.Tensor, client: int, numbers: list[int]) -> torch.Tensor:
     """The mean loss of some records of a client, in float64, by the module itself."""
-    federation = objective.federations[0]
-    rows = federation.partition.indices[federation.partition.offsets[client] :][numbers]
-    features, targets = (
-        torch.from_numpy(part[rows])
-        for part in (federation.dataset.train.features, federation.dataset.train.targets)
-    )
+    own = own_records(objective.federations[0], client)
+    features, targets = (torch.from_numpy(part[numbers]) for part in own)
     features = features.double() if features.is_floating_point() else features
     named, start = {}, 0
     for name, parameter in objective.module.named_parameters():

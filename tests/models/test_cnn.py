@@ -23,6 +23,7 @@ from dpfl_cli.models.cnn import CnnObjective, CnnSettings
 from dpfl_cli.models.cnn_layers import compute_layer
 from dpfl_cli.models.cnn_shape import CnnShape
 from dpfl_cli.privacy.client_values import client_values, opened
+from tests.padding import own_records
 
 LARGE = CnnSettings(channels=[4, 8], hidden=32, activation="relu")
 SMALL = CnnSettings(channels=[2, 1], hidden=None, activation="relu")
@@ -105,16 +106,14 @@ def slow_gradient(
     settings: CnnSettings, fed: Federation, client: int, values: Tensor, drift: Tensor | float = 0.0
 ) -> Tensor:
     """Of a client's mean loss, by automatic differentiation in float64; 0 without records."""
-    partition, train = fed.partition, fed.dataset.train
-    own = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
-    if len(own) == 0:
+    images, labels = map(torch.from_numpy, own_records(fed, client))
+    if len(labels) == 0:
         return torch.zeros_like(values, dtype=torch.float64) + drift
-    height, width = train.features.shape[1:]
+    height, width = images.shape[1:]
     places = ((((height - 3) // 2) - 3) // 2) * ((((width - 3) // 2) - 3) // 2)
     model = network(settings, places, fed.dataset.info.classes)
     vector_to_parameters(values.double(), model.parameters())
-    images = torch.from_numpy(train.features[own]).double().unsqueeze(1)
-    loss = functional.cross_entropy(model(images), torch.from_numpy(train.targets[own]))
+    loss = functional.cross_entropy(model(images.double().unsqueeze(1)), labels)
     return parameters_to_vector(torch.autograd.grad(loss, list(model.parameters()))) + drift
 
 
@@ -344,9 +343,8 @@ def test_without_test_records_there_is_the_train_loss_which_is_not_released() ->
     vector_to_parameters(parameters[0].double(), model.parameters())
     losses = []
     for client in range(2):
-        own = bare.partition.indices[slice(*bare.partition.offsets[client : client + 2])]
-        images = torch.from_numpy(bare.dataset.train.features[own]).double().unsqueeze(1)
-        labels = torch.from_numpy(bare.dataset.train.targets[own])
+        images, labels = map(torch.from_numpy, own_records(bare, client))
+        images = images.double().unsqueeze(1)
         losses.append(functional.cross_entropy(model(images), labels).item())
     assert found["train_loss"].item() == pytest.approx(sum(losses) / 2, rel=1e-5)
 

@@ -17,7 +17,7 @@ from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
-from tests.padding import padded
+from tests.padding import own_records
 
 D = 6
 SIZES = {
@@ -75,13 +75,10 @@ def make_objective(
 
 def slow_gradient(objective: LinearRegression, run: int, client: int, w: np.ndarray) -> np.ndarray:
     """grad of loss_factor * mean_j (x_j . w - y_j)^2, record by record."""
-    federation = objective.federations[objective.index[run]]
-    offsets = federation.partition.offsets
-    mine = federation.partition.indices[offsets[client] : offsets[client + 1]]
+    features, targets = own_records(objective.federations[objective.index[run]], client)
     gradient = np.zeros(objective.dimension)
-    for record in mine:
-        x, y = federation.dataset.train.features[record], federation.dataset.train.targets[record]
-        gradient += 2 * objective.settings.loss_factor * (x @ w - y) * x / len(mine)
+    for x, y in zip(features, targets, strict=True):
+        gradient += 2 * objective.settings.loss_factor * (x @ w - y) * x / len(targets)
     return gradient
 
 
@@ -228,19 +225,6 @@ def test_a_loss_of_many_clients_has_the_same_bits_alone_and_with_any_threads() -
     assert all(torch.equal(loss, losses[0]) for loss in losses[1:])
 
 
-def test_one_record_agrees_with_the_closed_form() -> None:
-    """Delta = -[1 - (1 - k eta ||x||^2)^tau] / ||x||^2 (x.w - y) x, with k = 2 loss_factor."""
-    objective = make_objective([1] * 4, [0])
-    start = torch.linspace(-1, 1, D, dtype=torch.float64).unsqueeze(0)
-    features, targets, _ = padded(objective.federations[0])
-    x, y = features[:, 0], targets[:, 0]
-    squared = (x**2).sum(-1)
-    residual = x @ start[0].numpy() - y
-    expected = (-(1 - (1 - 0.02 * squared) ** 20) / squared * residual)[:, None] * x
-    update = objective.local_descent(start, torch.tensor([0.02], dtype=torch.float64), 20)
-    np.testing.assert_allclose(opened(update)[0].numpy(), expected, rtol=1e-10)
-
-
 def test_metrics_equal_explicit_loops() -> None:
     objective = make_objective(SIZES["unequal"], [0, 1, 0])
     w = np.random.default_rng(1).standard_normal((3, D))
@@ -248,15 +232,11 @@ def test_metrics_equal_explicit_loops() -> None:
     assert list(metrics) == ["distance", "relative_distance", "train_loss"]
     for run in range(3):
         federation = objective.federations[objective.index[run]]
-        offsets, loss = federation.partition.offsets, 0.0
+        loss = 0.0
         for client in range(federation.clients):
-            mine = federation.partition.indices[offsets[client] : offsets[client + 1]]
-            for record in mine:
-                x, y = (
-                    federation.dataset.train.features[record],
-                    federation.dataset.train.targets[record],
-                )
-                loss += (x @ w[run] - y) ** 2 / len(mine) / federation.clients
+            features, targets = own_records(federation, client)
+            for x, y in zip(features, targets, strict=True):
+                loss += (x @ w[run] - y) ** 2 / len(targets) / federation.clients
         best = federation.dataset.truth["optimum"]
         distance = np.linalg.norm(w[run] - best)
         assert metrics["train_loss"][run].item() == pytest.approx(loss, rel=1e-12)
@@ -340,13 +320,10 @@ def test_clipped_gradient_and_norms_equal_explicit_loops(
     whole, drawn = np.zeros_like(points), np.zeros_like(points)
     norms = np.zeros((len(index), len(sizes), max(sizes)))
     for run, number in enumerate(index):
-        federation = objective.federations[number]
-        train, offsets = federation.dataset.train, federation.partition.offsets
         for client, size in enumerate(sizes):
             each = []
-            for record in federation.partition.indices[offsets[client] : offsets[client + 1]]:
-                x = train.features[record]
-                gradient = 1.4 * (x @ points[run, client] - train.targets[record]) * x
+            for x, y in zip(*own_records(objective.federations[number], client), strict=True):
+                gradient = 1.4 * (x @ points[run, client] - y) * x
                 norms[run, client, len(each)] = gradient @ gradient
                 each.append(gradient * min(1.0, bound / np.linalg.norm(gradient)))
             if size:

@@ -32,6 +32,7 @@ from tests.models import test_logistic as logistic
 from tests.models import test_mlp as mlp
 from tests.models import test_mobilenet as mobilenet
 from tests.models import test_softmax as softmax
+from tests.padding import own_records
 
 UNEQUAL, ALONE = [5, 3, 7], [6]
 RUNS = {"R=1": [0], "R=2": [0, 1], "R=7": [0, 1, 0, 1, 1, 0, 0]}
@@ -269,13 +270,8 @@ def linear_case(
     objective = linear.make_objective(counts, index)
 
     def each(run: int, client: int, at: Tensor) -> Tensor:
-        federation = objective.federations[objective.index[run]]
-        own = federation.partition.indices[
-            federation.partition.offsets[client] : federation.partition.offsets[client + 1]
-        ]
-        train, w = federation.dataset.train, at.numpy()
-        rows = [(train.features[j] @ w - train.targets[j]) * train.features[j] for j in own]
-        return torch.from_numpy(np.stack(rows))
+        features, targets = own_records(objective.federations[objective.index[run]], client)
+        return torch.from_numpy((features @ at.numpy() - targets)[:, None] * features)
 
     return objective, each
 
@@ -345,15 +341,3 @@ def test_minibatches_of_other_models_have_the_regulariser_and_no_bound(
                 batches[run, client, step]
             ].mean(dim=0)
         torch.testing.assert_close(update[run, client], values - start[run], rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [linear_case, logistic_case, softmax_case, mlp_case],
-    ids=lambda case: case.__name__[:-5],
-)
-def test_a_batch_of_all_records_of_other_models_gives_the_full_gradient(case) -> None:
-    objective, _ = case([4, 4, 4], [0, 1])
-    at = client_values(points(objective) + 0.5)
-    found = opened(objective.gradient(at, torch.arange(4).expand(2, 3, 4)))
-    torch.testing.assert_close(found, opened(objective.gradient(at)), rtol=1e-10, atol=1e-12)

@@ -18,6 +18,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import dense
 from dpfl_cli.models.mlp import Mlp, MlpSettings
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from tests.padding import own_records
 
 COUNTS = [5, 0, 12, 1, 9, 10]
 CLASSES = 3
@@ -87,16 +88,15 @@ def record_gradients(
     settings: MlpSettings, fed: Federation, client: int, parameters: Tensor
 ) -> Tensor:
     """[n, d] by automatic differentiation, record by record."""
-    records, partition = fed.dataset.train, fed.partition
     model = network(
         settings,
         int(np.prod(fed.dataset.info.feature_shape)) // settings.average_pool**2,
         parameters,
     )
     rows = []
-    for place in partition.indices[partition.offsets[client] : partition.offsets[client + 1]]:
-        image = torch.from_numpy(records.features[place : place + 1]).double()
-        loss = functional.cross_entropy(model(image), torch.tensor([records.targets[place]]))
+    for image, label in zip(*own_records(fed, client), strict=True):
+        scores = model(torch.from_numpy(image).double().unsqueeze(0))
+        loss = functional.cross_entropy(scores, torch.tensor([label]))
         rows.append(parameters_to_vector(torch.autograd.grad(loss, list(model.parameters()))))
     return torch.stack(rows) if rows else torch.zeros(0, len(parameters), dtype=torch.float64)
 

@@ -21,6 +21,7 @@ from tests.models import test_linear as linear
 from tests.models import test_logistic as logistic
 from tests.models.test_softmax import make_objective as make_softmax
 from tests.models.test_softmax import points
+from tests.padding import own_records
 
 D = 6
 LOSS_FACTOR = 0.7
@@ -40,9 +41,7 @@ each_kind = pytest.mark.parametrize("kind", ["hessian", "covariance"])
 
 
 def records_of(objective: SingleLayer, run: int, client: int) -> np.ndarray:
-    federation = objective.federations[objective.index[run]]
-    begin, end = federation.partition.offsets[client : client + 2]
-    return federation.dataset.train.features[federation.partition.indices[begin:end]]
+    return own_records(objective.federations[objective.index[run]], client)[0]
 
 
 def mean_matrix(

@@ -19,6 +19,7 @@ from dpfl_cli.models.dense import DTYPES
 from dpfl_cli.models.losses import CrossEntropy
 from dpfl_cli.models.softmax import SoftmaxRegression, SoftmaxSettings
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from tests.padding import own_records
 
 COUNTS = [5, 0, 17, 1, 4]
 INDICES = {"R=1": [0], "R=2 shared": [0, 0], "R=2": [1, 0], "R=7": [0, 1, 0, 2, 1, 0, 0]}
@@ -72,13 +73,11 @@ def make_objective(
 
 def records_of(objective: SoftmaxRegression, run: int, client: int) -> tuple[Tensor, Tensor]:
     """float64 features [n, width], the bias among them, and labels of a client's records."""
-    federation = objective.federations[objective.index[run]]
-    begin, end = federation.partition.offsets[client : client + 2]
-    mine = federation.partition.indices[begin:end]
-    features = torch.from_numpy(federation.dataset.train.features[mine]).double().flatten(1)
+    found, labels = own_records(objective.federations[objective.index[run]], client)
+    features = torch.from_numpy(found).double().flatten(1)
     if objective.settings.bias:
         features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
-    return features, torch.from_numpy(federation.dataset.train.targets[mine])
+    return features, torch.from_numpy(labels)
 
 
 def record_gradients(features: Tensor, labels: Tensor, values: Tensor) -> Tensor:

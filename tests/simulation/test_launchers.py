@@ -10,8 +10,6 @@ import itertools
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +37,7 @@ from dpfl_cli.simulation.execute import Outcome, execute
 from dpfl_cli.simulation.plan import make_plans, with_values
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.store import RunStore
+from tests.apart import command
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=6", "runtime.checkpoint_every=1000.0"]
 QUIET = Progress("runs", 0, quiet=True)
@@ -85,16 +84,9 @@ def test_a_grid_has_the_same_bits_under_every_launcher(
         shared = ["hydra.launcher.workers=2", "launcher.memory=1GiB"]
         # a process of its own, as a user would: a backend may do what it likes with the streams of
         #   its process
-        command = [sys.executable, "-m", "dpfl_cli.cli.main", *words]
-        done = subprocess.run(
-            [*command, f"hydra/launcher={name}", *shared],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 3, done.stderr
-        assert "3 of 6 runs failed or diverged" in done.stderr
+        code, said = command([*words, f"hydra/launcher={name}", *shared], tmp_path)
+        assert code == 3, said
+        assert "3 of 6 runs failed or diverged" in said
         found[name] = numbers(tmp_path / name)
     assert all(list(each.glob("runs/.partial/*")) == [] for each in tmp_path.iterdir())
     assert len(alone) == 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ assert peak_bytes() > after + {LARGE} // 2
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
 def test_the_peak_is_of_what_came_after_the_reset(tmp_path: Path) -> None:
     """In a process of its own: one that has run other tests keeps freed memory for itself."""
-    perform(ALONE, tmp_path, {**os.environ})
+    perform(ALONE, tmp_path)
 
 
 SOLVE = """
@@ -66,7 +65,7 @@ def test_a_hessian_solve_takes_less_than_a_gibibyte(
     a process of its own.
     """
     chosen = f"solver={solver!r}, solver_precision={precision!r}"
-    perform(SOLVE.replace("{SOLVER}", chosen), tmp_path, {**os.environ})
+    perform(SOLVE.replace("{SOLVER}", chosen), tmp_path)
 
 
 def test_without_a_gpu_in_use_there_is_no_peak_of_one() -> None:
