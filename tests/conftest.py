@@ -8,12 +8,10 @@ import itertools
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
@@ -82,51 +80,10 @@ def _configs_are_parsed_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _choices_are_merged_once() -> Iterator[None]:
-    """Which files the choices of a config stand for, and these merged: once for the same choices,
-    as long as the sources and what is registered stay as they are. Values come after.
-    """
-    from hydra._internal import defaults_list
-
-    kept: dict[Any, bytes] = {}
-    registered: dict[int, Any] = {}  # they are kept, so that no number is another's later
-
-    def offered(node: Any) -> Any:
-        if isinstance(node, dict):
-            return tuple((name, offered(one)) for name, one in node.items())
-        return id(registered.setdefault(id(node), node))
-
-    def once(key: Any, repo: Any, made: Callable[[], Any]) -> Any:
-        sources = tuple((one.provider, one.path) for one in repo.get_sources())
-        key = key, sources, offered(ConfigStore.instance().repo)
-        if key not in kept:
-            kept[key] = pickle.dumps(made())
-        return pickle.loads(kept[key])
-
-    choose = defaults_list._create_defaults_list
-    merge = ConfigLoaderImpl._compose_config_from_defaults_list
-
-    def choices(repo: Any, config_name: str | None, overrides: Any, **how: bool) -> Any:
-        values, overrides.config_overrides = overrides.config_overrides, []
-
-        def made() -> Any:
-            return choose(repo, config_name, overrides, **how), vars(overrides)
-
-        chosen = pickle.dumps((config_name, vars(overrides), how))
-        found, noted = once(chosen, repo, made)
-        vars(overrides).update(noted, config_overrides=values)
-        return found
-
-    def merged(loader: ConfigLoaderImpl, defaults: Any, repo: Any) -> Any:
-        key = tuple(map(repr, defaults))
-        return once(key, repo, lambda: merge(loader, defaults, repo))
-
-    with (
-        pytest.MonkeyPatch.context() as patch
-    ):  # of the one store there is Hydra copies what it reads
+def _the_store_is_not_copied() -> Iterator[None]:
+    """Hydra copies all of its one store for every composition, and what it reads there besides."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConfigStore, "__deepcopy__", lambda store, memo: store, raising=False)
-        patch.setattr(defaults_list, "_create_defaults_list", choices)
-        patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merged)
         yield
 
 
