@@ -55,12 +55,11 @@ def _round_seconds(result: Options) -> float:
     """Seconds of one round of a finished run, without those until its first evaluated one where
     more came: what is built or read once, is then.
     """
-    timing, rounds = result["timing"], result["rounds"]
-    first = min(
-        (number for number in map(int, timing["compute"]) if 0 < number < rounds), default=0
-    )
-    begun = timing["compute"][str(first)] if first else 0.0
-    return float((timing["seconds"] - begun) / max(rounds - first, 1))
+    rounds, seconds = result["rounds"], result["timing"]["seconds"]
+    until = {int(number): one for number, one in result["timing"].get("compute", {}).items()}
+    first = min((number for number in until if 0 < number < rounds), default=0)
+    begun = until[first] if first else 0.0
+    return float((seconds - begun) / max(rounds - first, 1))
 
 
 def _kind(config: Options) -> str:
