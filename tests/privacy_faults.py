@@ -425,8 +425,8 @@ MENDS = [
     Fault(
         "privacy checks: what failed is called proved",
         "simulation/results.py",
-        "filter(None, (proof_gap(plan), failed_check(plan)))",
-        "filter(None, (proof_gap(plan),))",
+        "(proof_gap(plan), failed_check(plan), *claims)",
+        "(proof_gap(plan), *claims)",
         CHECKS,
     ),
     Fault(

@@ -186,12 +186,9 @@ def print_pivot(
             "covered by no epsilon (see `dpfl account --together`)"
         )
         how.append(f"In brackets {', '.join(best)}{chosen_here * bool(tried > 1)}.")
-    reports = [record.result["privacy"] for record in records]
-    deltas = " and ".join(f"{one:g}" for one in sorted({report["delta"] for report in reports}))
     if form == "csv":
         cells = cells.drop(columns="text").rename(columns={"privacy": "epsilon_spent"})
         cells.insert(0, "metric", chosen)
-        cells.insert(1, "delta", deltas)
         cells.to_csv(sys.stdout)
         return
     wide = cells["text"].unstack(list(cols), fill_value="", sort=False)
@@ -202,6 +199,8 @@ def print_pivot(
     few, many = cells["seeds"].min(), cells["seeds"].max()
     over = f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
     title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over {over}"
+    reports = [record.result["privacy"] for record in records]
+    deltas = " and ".join(f"{one:g}" for one in sorted({report["delta"] for report in reports}))
     spent = f"epsilon {epsilons_of(reports)} at delta {deltas}"
     notes = [*how, spent, *privacy_of(records), *cautions(records)]
     if form == "latex":
@@ -269,4 +268,5 @@ def _cells(
             runs=("value", "size"),
             text=("value", lambda one: mean_text(list(one.dropna()), len(one))),
             privacy=("report", lambda one: epsilons_of(list(one))),
+            delta=("report", lambda one: " ".join(sorted({f"{each['delta']:g}" for each in one}))),
         )

@@ -257,7 +257,7 @@ class ClientSide:
             direction,
             *(*clips, damping, model.records, how, constant),
             model.solver_residual,
-            int(model.held.max()),
+            model.solved_records,
         )
         return self._per_record(found, None, own, other)
 

@@ -16,6 +16,7 @@ References:
 
 from __future__ import annotations
 
+import sys
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -73,9 +74,9 @@ class SingleLayer(Dense):
         self._solver_dtype = DTYPES[getattr(self.settings, "solver_precision", "float64")]
         self._solver = getattr(self.settings, "solver", "cg")
         if self._solver_dtype == torch.float32:
-            # of Cholesky factors nothing is known: any two solutions differ by twice the longest
-            exact = self._solver == "cholesky"
-            self.solver_residual = 1.0 if exact else TOLERANCE[torch.float32]
+            self.solver_residual = TOLERANCE[torch.float32]
+            if self._solver == "cholesky":  # what its rounding moves has been bounded for no number
+                self.solved_records = sys.maxsize
         self._factors: dict[object, tuple[Tensor, Tensor]] = {}
         self._kept_bytes = 0  # of the factors
         self._seen: dict[str, tuple[Tensor, int, list[float]]] = {}

@@ -33,6 +33,9 @@ Unit = Literal["client", "record"]
 CLAIM = ", as whoever computed it says"  # of bounds that are proved once a model vouches for them
 # float32 sums of squares no longer than this keep a norm to 4e-7 whatever the magnitudes
 _BLOCK = 64
+# of bounds: squares that would show that a record exceeds a smaller one are lost; sums overflow
+SMALLEST_BOUND = {torch.float32: 9e-10, torch.float64: 1e-10}
+LARGEST_BOUND = {torch.float32: 1e15, torch.float64: 1e100}
 BALL = "clipped to the ball of radius C: 2C under replace_one, C otherwise"
 
 
@@ -204,17 +207,19 @@ def contributions(values: Tensor, limit: Tensor, what: str = "vectors") -> tuple
             f"{what} to be bounded are float32 or float64, not {inside.dtype}: its norms are so "
             "coarse that the bound would be passed"
         )
+    smallest = SMALLEST_BOUND[inside.dtype]
+    if limit.device.type == "cpu" and any(one < smallest for one in limit.tolist()):
+        raise PrivacyError(f"a bound of {what} below {smallest:g}: squares are lost; write more")
     return inside, on_device(limit, limit.device, inside.dtype)
 
 
 def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
     """CLIP(v) = v min(1, C / ||v||), with 0 |-> 0, per client and run.
 
-    Two clipped vectors lie in a ball of radius C, so they differ by at most 2C (replace_one); one
-    differs from nothing by at most C (zero_out, add_or_remove). A value that is not finite, or
-    whose squared norm is not (a norm above 1.8e19 in float32, 1.3e154 in float64), is of a local
-    run that diverged and counts as zero: the map stays total, and its image stays in the ball.
-    Without a bound (C infinite) there is nothing to keep: a diverged run shows as what it is.
+    Two clipped vectors lie in a ball of radius C: 2C apart at most (replace_one), C from nothing
+    (zero_out, add_or_remove). A value that is not finite, or whose squared norm is not (above
+    1.8e19 in float32, 1.3e154 in float64), is of a local run that diverged and counts as zero: the
+    map stays total, and its image in the ball. Without a bound (C infinite) it shows as it is.
 
     Args:
       values: [R, M, d] client values; what becomes of them afterwards changes nothing.
@@ -226,12 +231,8 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
 
 
 def clip_symmetric(values: Tensor, clip_norm: Tensor) -> Bounded:
-    """Symmetric matrices clipped to the Frobenius norm C, as packed upper triangles:
-    A min(1, C / ||A||_F).
-
-    Matrices differ by at most 2C (replace_one), one from nothing by at most C, and so do their
-    triangles, which hold every entry once. A matrix that is not finite, or whose squared norm is
-    not, counts as zero, as in `clip`.
+    """Symmetric matrices clipped to the Frobenius norm C, A min(1, C / ||A||_F), as packed upper
+    triangles, which hold every entry once: bounds, and what is not finite, are as in `clip`.
 
     Args:
       values: [R, M, p (p + 1) / 2] client values, upper triangles, row by row.

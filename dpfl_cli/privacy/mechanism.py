@@ -17,14 +17,12 @@ from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy.bounded import Bounded, per_run
+from dpfl_cli.privacy.bounded import LARGEST_BOUND, SMALLEST_BOUND, Bounded, per_run
 from dpfl_cli.privacy.client_values import client_values, of_cohort, refuse_watchers
 from dpfl_cli.privacy.draws import STREAM, MethodStreams, among
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog, Scope
 from dpfl_cli.privacy.releases import Provenance, Release, ReleaseSpec, Setup, Trust
 
-# between which squares of bounded values, and sums of them, neither are lost nor overflow
-SAFE_BOUNDS = {torch.float32: (1e-8, 1e15), torch.float64: (1e-10, 1e100)}
 Event = tuple[str, float | None, Scope]  # kind, parameter and scope, as in `LedgerEntry`
 
 
@@ -92,6 +90,7 @@ class Mechanism(ABC):
         self._last = np.array([setup.rounds for setup in site.setups])
         self._unread: dict[str, Tensor] = {}  # name -> whether its bounds were good; see `verify`
         self._provenance = Provenance(site.ledger)
+        self.claims: set[str] = set()  # why bounds of releases that were made are not proved
 
     @classmethod
     @abstractmethod
@@ -264,11 +263,13 @@ class Mechanism(ABC):
                 f"release '{name}' got a {type(values).__name__}, not bounded values: clip them "
                 "first"
             )
-        if site.sound and self.trust != "none" and not values.proved:
-            raise PrivacyError(
-                f"release '{name}': its bound is claimed, not proved ({values.proof}); "
-                "dp.mode=paper runs it"
-            )
+        if self.trust != "none" and not values.proved:
+            if site.sound:
+                raise PrivacyError(
+                    f"release '{name}': its bound is claimed, not proved ({values.proof}); "
+                    "dp.mode=paper runs it"
+                )
+            self.claims.add(values.proof)
         values.check()
         shape, setup = "scalar", site.setup
         if values.is_vector:
@@ -359,7 +360,7 @@ class Mechanism(ABC):
         Read on the host where that costs nothing, else when metrics are read (`verify`): noise in
         proportion to an infinite bound drowns the values, so that nothing leaks until then.
         """
-        smallest, largest = SAFE_BOUNDS[bound.dtype]
+        smallest, largest = SMALLEST_BOUND[bound.dtype], LARGEST_BOUND[bound.dtype]
         if bound.device.type == "cpu":
             _demand(name, all(smallest <= one <= largest for one in bound.tolist()))
             return

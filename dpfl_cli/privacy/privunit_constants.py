@@ -102,6 +102,11 @@ def cap_of(settings: PrivUnitSettings, dimension: int) -> Cap:
     cap, direction, _ = budgets(settings)
     if settings.split == "optimal":
         return optimal_cap(cap + direction, settings.gamma_rule, dimension)
+    if cap > LARGEST_CAP:
+        raise ConfigError(
+            f"mechanism.epsilon_cap={cap:g}: above {LARGEST_CAP:g} the other side is hardly ever "
+            "drawn, beyond 37 never, so that no epsilon would hold; write less"
+        )
     return make_cap(cap, direction, settings.gamma_rule, dimension)
 
 
@@ -122,11 +127,6 @@ def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dime
             f"mechanism.epsilon_direction={epsilon_direction:g}: above {LARGEST_DIRECTION:g} the "
             "exact rule's probability loses its digits, and a release would cost more than is "
             "charged; write less, or mechanism.gamma_rule=paper"
-        )
-    if epsilon_cap > LARGEST_CAP:
-        raise ConfigError(
-            f"mechanism.epsilon_cap={epsilon_cap:g}: above {LARGEST_CAP:g} the other side is never "
-            "drawn, so that no epsilon would hold; write less"
         )
     inside = float(scipy.special.expit(epsilon_cap))
     outside = float(scipy.special.expit(-epsilon_cap))

@@ -41,7 +41,10 @@ def long_sum(kind: torch.dtype, longest: int, most: int) -> str | None:
     """Why the bound of means over at most `longest` records, summed in this type, is not proved."""
     if kind == torch.float64 or longest <= most:
         return None
-    return f"a float32 sum of more than {most:,} records of a client, whose rounding is not small"
+    return (
+        f"a float32 sum of more than {most:,} records of a client, whose rounding is not small; "
+        "float64 is proved where there is model.precision"
+    )
 
 
 def record_mean(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
@@ -305,7 +308,7 @@ def solved_mean(
       how: how v_i was made; the bound is proved for "project" and "clip_auxiliary", and for "xi"
         with the constant "xi_safe".
       residual: r, of a solver in float32; 0 for one that is exact to rounding.
-      longest: the largest m_i, on the host.
+      longest: `Objective.solved_records`.
     """
     public("clips, damping and record counts", side_clip, matrix_clip, damping, records)
     inside, _ = contributions(values, gradient_clip, "damped solves")
@@ -329,7 +332,10 @@ def solved_mean(
     if (residual or small.device.type == "cpu") and bool(small.any()):
         claim = ", whose damping is too small beside curvature_clip_norm"
     if residual and longest > MOST_MULTIPLIED:
-        claim = f", in float32 over more than {MOST_MULTIPLIED:,} records of a client"
+        claim = (
+            f", in float32 by Cholesky factors, or over more than {MOST_MULTIPLIED:,} records of a "
+            "client; model.solver_precision=float64 is proved"
+        )
     # a record may move a rounded number by its last digit; a GPU does not wait to be asked
     small = left_out < SMALLEST[kind] * largest.unsqueeze(-1)
     if small.device.type == "cpu" and bool(small.any()):

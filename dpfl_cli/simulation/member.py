@@ -25,6 +25,7 @@ PLAIN = (
     "computed",
     "compute_at",
     "unreleased",
+    "claims",
     "own",
     "batches",
 )  # saved as they are
@@ -50,6 +51,7 @@ class Member:
         evaluation).
       compute_at: evaluated round -> `computed` until then.
       unreleased: names of reported metrics that look at client data without a release.
+      claims: why bounds of releases were not proved, where dp.mode=paper made them all the same.
       diverged: why it did; None where it did not.
     """
 
@@ -65,6 +67,7 @@ class Member:
     computed: float = 0.0
     compute_at: dict[int, float] = field(default_factory=dict)
     unreleased: list[str] = field(default_factory=list)
+    claims: list[str] = field(default_factory=list)
     diverged: str | None = None
 
     @property
@@ -135,7 +138,7 @@ class Member:
                 state=None if state is None else State(**state),
                 recent=saved["recent"],
                 ledger=Ledger.from_json(saved["ledger"]),
-                **{name: saved[name] for name in PLAIN},
+                **{name: saved[name] for name in PLAIN if name in saved},
             )
         except Exception as error:  # torch.load raises many kinds on a damaged file
             raise ValueError(f"damaged checkpoint: {error}") from error

@@ -71,7 +71,7 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
         "metrics": summary(member.rows, plan.evaluation.final_window),
         # reported metrics that look at client data without a release
         "diagnostics": [*member.unreleased, *(largest if tests_owned else ())],
-        "privacy": privacy_report(plan, _priced(member), failed=status == "failed"),
+        "privacy": privacy_report(plan, _priced(member), status == "failed", member.claims),
         "communication": communication(plan, member.ledger),
         "data": {
             "name": plan.info.name,
@@ -118,13 +118,15 @@ def _largest_class(plan: Plan) -> Report:
     return {"largest_class": 100 * float(np.unique_counts(test.targets).counts.max() / len(test))}
 
 
-def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
+def privacy_report(
+    plan: Plan, ledger: Ledger, failed: bool = False, claims: Sequence[str] = ()
+) -> Report:
     """The privacy of a ledger, as every row that carries an epsilon states it; none is stated of a
     run that failed.
 
     Priced here once, for result.json; reports and tables read it there.
     """
-    report = privacy_statement(plan, ledger, failed)
+    report = privacy_statement(plan, ledger, failed, claims)
     if "epsilon_reason" in report:
         return report
     accountant, delta, trust = plan.accountant_object(), plan.dp.delta, plan.dp.trust
@@ -144,8 +146,14 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
     return report
 
 
-def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> Report:
-    """What is stated of a ledger's privacy beside prices; why it has none, where that is known."""
+def privacy_statement(
+    plan: Plan, ledger: Ledger, failed: bool = False, claims: Sequence[str] = ()
+) -> Report:
+    """What is stated of a ledger's privacy beside prices; why it has none, where that is known.
+
+    Args:
+      claims: why bounds were not proved, as releases showed.
+    """
     dp = plan.dp
     report: Report = {
         "epsilon": None,
@@ -155,7 +163,7 @@ def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> Repor
         "relation": dp.relation,
         "trust": dp.trust,
         "releases": ledger.releases,
-        "guarantee": "none: the run failed" if failed else _guarantee(plan, ledger),
+        "guarantee": "none: the run failed" if failed else _guarantee(plan, ledger, claims),
         "vacuous": False,
         "not_covered": list(dict.fromkeys(plan.not_covered())),
     }
@@ -188,12 +196,13 @@ def paper_price(plan: Plan, ledger: Ledger) -> Report:
     return {"epsilon_paper": {"value": value, "convention": words}}
 
 
-def _guarantee(plan: Plan, ledger: Ledger) -> str:
+def _guarantee(plan: Plan, ledger: Ledger, claims: Sequence[str]) -> str:
     if plan.dp.trust == "none":
         return "none: values are released as they are"
     if not ledger.releases:
         return "nothing was released"
-    missing = "; ".join(filter(None, (proof_gap(plan), failed_check(plan))))
+    reasons = filter(None, (proof_gap(plan), failed_check(plan), *claims))
+    missing = "; ".join(dict.fromkeys(reasons))
     stated = (
         f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: "
         "proved"

@@ -356,9 +356,9 @@ def test_a_table_takes_the_best_of_what_was_tried(capsys: pytest.CaptureFixture[
     dpfl(capsys, "run", "-m", *grid, *SMALL, "--quiet")
     words = ["runs", "table", "--rows", "algorithm", "--cols", "dp", "--best", "algorithm.local_lr"]
     header, *lines = dpfl(capsys, *words, "--csv").splitlines()
-    columns = "algorithm,dp,metric,delta,algorithm.local_lr,mean,std,seeds,runs,epsilon_spent,tried"
+    columns = "algorithm,dp,metric,algorithm.local_lr,mean,std,seeds,runs,epsilon_spent,delta,tried"
     assert header == columns
-    for method, _, _, _, rate, mean, *_, tried in [line.split(",") for line in lines]:
+    for method, _, _, rate, mean, *_, tried in [line.split(",") for line in lines]:
         runs = [run for run in listed(capsys) if run["algorithm.name"] == method]
         found = {
             rate: np.mean(
@@ -370,7 +370,7 @@ def test_a_table_takes_the_best_of_what_was_tried(capsys: pytest.CaptureFixture[
         assert float(mean) == pytest.approx(min(found.values()))
     shown = dpfl(capsys, *words, "--markdown")
     assert "covered by no epsilon" in shown
-    assert f"({lines[0].split(',')[4]}) |" in shown
+    assert f"({lines[0].split(',')[3]}) |" in shown
     assert "flatters" not in dpfl(capsys, *words, "--markdown", "--where", "algorithm.local_lr=0.3")
     cells = pd.DataFrame(
         {"lr": ["a", "b"], "mean": [9.0, 1.0], "seeds": [1, 2], "runs": [2, 2], "text": ["9", "1"]}
@@ -403,7 +403,7 @@ def test_unlike_limits_of_methods_are_told(
     table = ["runs", "table", "--rows", "algorithm", "--cols", "dp"]
     assert line in dpfl(capsys, *table)
     (header, row, _) = dpfl(capsys, *table, "--csv").splitlines()
-    assert header == "algorithm,dp,metric,delta,mean,std,seeds,runs,epsilon_spent"
+    assert header == "algorithm,dp,metric,mean,std,seeds,runs,epsilon_spent,delta"
     assert row.startswith("fedavg,cdp,relative_distance,")
     assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=0.3,3")
     assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=1")
