@@ -16,6 +16,7 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.privacy.bounded import (
     CLAIM,
+    SMALLEST_BOUND,
     Bounded,
     bounded,
     contributions,
@@ -153,6 +154,12 @@ def _sums(numbers: Tensor, records: Tensor) -> Tensor:
 def _share(limit: Tensor, records: Tensor, inside: Tensor) -> Tensor:
     """[R, M] limit / m."""
     public("the number of records that a mean is divided by", records)
+    smallest = SMALLEST_BOUND[inside.dtype]
+    if limit.device.type == "cpu" and any(one < smallest for one in limit.tolist()):
+        raise PrivacyError(
+            f"records are clipped to less than {smallest:g}, where squares are lost that would "
+            "show which are longer; write more, as for algorithm.clip_norm"
+        )
     numbers = on_device(records, records.device, inside.dtype)
     return (limit.unsqueeze(-1) / numbers).expand(inside.shape[:2])
 

@@ -131,14 +131,17 @@ class Member:
           ValueError: it is damaged, or of another run.
         """
         try:
-            saved = torch.load(io.BytesIO(without_digest(payload)), weights_only=True)
+            # those of before have no claims
+            saved = {"claims": []} | torch.load(
+                io.BytesIO(without_digest(payload)), weights_only=True
+            )
             run_id, state = saved["id"], saved["state"]
             member = cls(
                 plan,
                 state=None if state is None else State(**state),
                 recent=saved["recent"],
                 ledger=Ledger.from_json(saved["ledger"]),
-                **{name: saved[name] for name in PLAIN if name in saved},
+                **{name: saved[name] for name in PLAIN},
             )
         except Exception as error:  # torch.load raises many kinds on a damaged file
             raise ValueError(f"damaged checkpoint: {error}") from error

@@ -533,6 +533,17 @@ def test_calibrating_says_where_the_largest_epsilon_ends_the_run(
     assert "None" not in out
 
 
+def test_paper_mode_says_which_bounds_were_not_proved(capsys: pytest.CaptureFixture[str]) -> None:
+    """Found out as releases are made: no plan knows it."""
+    words = ["run", "dataset=synthetic_alpha_beta", "dataset.clients=3", "model=softmax"]
+    words += ["algorithm=fednew_record", "dp=record", "rounds=1", "model.solver=cholesky"]
+    words += ["model.solver_precision=float32"]
+    assert "its bound is claimed, not proved" in dpfl(capsys, *words)[2]
+    code, out, _ = dpfl(capsys, *words, "dp.mode=paper")
+    assert code == 0
+    assert "as claimed, not proved: damped solve of clipped records" in " ".join(out.split())
+
+
 @pytest.mark.parametrize("clip_norm", ["1e-11", "1e101"])
 def test_a_clip_norm_whose_squares_are_lost_is_refused(
     clip_norm: str, capsys: pytest.CaptureFixture[str]

@@ -19,6 +19,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.privacy.privunit_constants import (
     Cap,
+    PrivUnitSettings,
     budgets,
     cap_of,
     exact_threshold,
@@ -195,8 +196,6 @@ def test_the_exact_rule_is_exact_or_refused(dimension):
         assert loss == pytest.approx(0.066 + second, abs=1e-5)
     with pytest.raises(ConfigError, match="loses its digits"):
         make_cap(0.066, 36.2, "exact", dimension)
-    with pytest.raises(ConfigError, match="the other side is never drawn"):
-        make_cap(40.0, 16.0, "exact", dimension)
 
 
 def test_the_papers_rule_overspends_in_two_dimensions_unless_it_is_cut():
@@ -528,3 +527,17 @@ def test_the_optimal_split_lowers_the_error_of_messages(build, clipped):
     _, _, z, _, _ = split_messages(release, values, mechanism)
     errors = np.square(z - 0.1).sum(axis=-1).mean(axis=-1)
     np.testing.assert_allclose(errors, [60.50, 47.04, 42.82], rtol=0.02)
+
+
+def test_the_other_side_of_a_cap_is_drawn_or_it_is_refused() -> None:
+    """expit(37) is 1."""
+    settings = PrivUnitSettings(
+        epsilon_cap=40.0,
+        epsilon_direction=2.0,
+        epsilon_norm=2.0,
+        epsilon=None,
+        gamma_rule="exact",
+        split="given",
+    )
+    with pytest.raises(ConfigError, match="the other side is hardly ever drawn"):
+        cap_of(settings, 100)

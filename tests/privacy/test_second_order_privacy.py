@@ -300,10 +300,18 @@ def test_a_solve_with_hardly_any_damping_is_not_proved() -> None:
         assert directions(model, zeros, zeros, (1.0, 1.0, 1.0), damping).proved == proved
 
 
-def test_cholesky_in_float32_covers_any_two_solutions() -> None:
+def test_cholesky_factors_in_float32_prove_nothing() -> None:
     features, labels = np.ones((1, 5, 2)), np.zeros((1, 5), int)
-    model = model_of(features, labels, 2, solver_precision="float32")
-    assert model.solver_residual == 1.0
+    for solver, proved in (("cholesky", False), ("cg", True)):
+        model = model_of(features, labels, 2, solver_precision="float32", solver=solver)
+        zeros = np.zeros(4)
+        assert directions(model, zeros, zeros, (1.0, 1.0, 1.0), 1.0).proved == proved
+
+
+def test_records_are_not_clipped_to_what_squares_cannot_show() -> None:
+    model = model_of(np.ones((1, 5, 2)), np.zeros((1, 5), int), 2)
+    with pytest.raises(PrivacyError, match="squares are lost that would show which are longer"):
+        directions(model, np.zeros(4), np.zeros(4), (1e-16, 1e-16, 1e-8), 1e-6)
 
 
 # The paper's scaling of the auxiliary vector (Krouka et al., Algorithm 2), with C1 = C2.
