@@ -445,6 +445,8 @@ def tried(fault: Fault) -> str:
                 return f"STALE: {fault.file} has the text {text.count(fault.old)} times"
             place.write_text(text.replace(fault.old, fault.new))
         os.chdir(copy)
+        # a process of a pool may start none itself, as tests do (`tests.apart`)
+        multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
         os.environ["PYTHONPATH"] = sys.path[0] = name
         for one in [one for one in sys.modules if one.partition(".")[0] == "tests"]:
             del sys.modules[one]
