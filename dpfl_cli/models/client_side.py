@@ -331,7 +331,7 @@ class ClientSide:
         self, values: Bounded, batch: Batch | Tensor | None, *points: Tensor, most: int = MOST_ADDED
     ) -> Bounded:
         """What a model bounded per record, proved or not; in float32 over at most so many."""
-        longest = int(self.__objective.held.max())
+        longest = self.__objective.most_records
         if batch is not None:
             longest = batch.size if isinstance(batch, Batch) else batch.shape[-1]
         why = long_sum(values.dtype, longest, most)
