@@ -159,9 +159,11 @@ def test_a_model_in_which_clients_meet_is_listed_and_found(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("option", ["softmax", "mnist_cnn_small"])
-def test_a_gradient_of_ones_own_is_that_of_local_steps(option: str) -> None:
-    images = ["dataset.train_records=12", "dataset.test_records=1", "partitioner.clients=2"]
-    words = [f"model={option}", "dataset=mnist", "partitioner=iid", *images, "algorithm=fedavg"]
+def test_a_gradient_of_ones_own_is_that_of_local_steps(option: str, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).random((20, 1, 28, 28), np.float32)
+    np.savez(tmp_path / "images.npz", features=images, targets=np.arange(20) % 10)
+    words = [f"model={option}", "dataset=arrays", f"dataset.path={tmp_path / 'images.npz'}"]
+    words += ["partitioner=iid", "partitioner.clients=2", "algorithm=fedavg"]
     plan = make_plan(compose_config(words))
     made = plan.model.settings, [federation_of(plan)], np.zeros(1, int)
     says = {"gradient": lambda self, parameters, batch=None: parameters}
