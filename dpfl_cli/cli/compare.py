@@ -180,12 +180,13 @@ def print_pivot(
     how = []
     if best:
         cells = _best_of(cells, [*rows, *cols], best, chosen)
-        tried = cells["tried"].max()
-        chosen_here = (
-            f" with the best mean, of up to {tried}: chosen by these runs, which flatters it, and "
-            "covered by no epsilon (see `dpfl account --together`)"
-        )
-        how.append(f"In brackets {', '.join(best)}{chosen_here * bool(tried > 1)}.")
+        note = f"In brackets {', '.join(best)}"
+        if (tried := cells["tried"].max()) > 1:
+            note += (
+                f" with the best mean, of up to {tried}: chosen by these runs, which flatters it, "
+                "and covered by no epsilon (see `dpfl account --together`)"
+            )
+        how.append(f"{note}.")
     if form == "csv":
         cells = cells.drop(columns="text").rename(columns={"privacy": "epsilon_spent"})
         cells.insert(0, "metric", chosen)

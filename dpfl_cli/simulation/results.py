@@ -58,11 +58,8 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     """The files that a run publishes, by name."""
     plan = member.plan
     config = stored_config(plan.config, plan.identity)
-    largest: dict[str, float] = {}
-    tests_owned = False
-    if status != "failed":  # the data may be what failed
-        largest = _largest_class(plan)
-        tests_owned = federation_of(plan).dataset.tests_owned
+    largest = {} if status == "failed" else _largest_class(plan)  # the data may be what failed
+    tests_owned = bool(largest) and federation_of(plan).dataset.tests_owned
     result: Report = {
         "id": plan.id,
         "status": status,
