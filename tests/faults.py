@@ -63,8 +63,8 @@ FAULTS = [
     Fault(
         "releases of a run's first round are not charged",
         "privacy/ledger.py",
-        "self.counts[at] += charged",
-        "self.counts[at] += charged & (rounds > 1)",
+        "= before + charged",
+        "= before + (charged & (rounds > 1))",
         "privacy/test_ledger.py::test_constant_noise_is_one_number_and_a_count",
     ),
     Fault(

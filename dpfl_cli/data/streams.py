@@ -143,6 +143,7 @@ class Streams:
 
     def __init__(self, seeds: Sequence[int], noise: Device | None = None) -> None:
         self.seeds = list(seeds)
+        self._runs = np.arange(len(self.seeds))
         self._device = None if noise is None else DeviceDraws(seeds, noise)
         # of a tile the multiples of its rounds that runs are in, and their first [R, rounds, ...]
         self._kept: dict[tuple[Any, ...], tuple[list[int], ndarray]] = {}
@@ -220,6 +221,8 @@ class Streams:
         """The draws [R, M, d] of the host."""
         dtype = np.float32 if wanted.dtype == torch.float32 else np.float64
         clients, size = wanted.clients or 1, wanted.size
+        if clients <= CLIENT_TILE and _depth(clients, size) > 1:
+            return self._tile(wanted, 0, clients, dtype)
         out = np.empty((len(self.seeds), clients, size), dtype)
         jobs = []
         for tile, mine in enumerate(slices(clients, CLIENT_TILE)):
@@ -249,7 +252,7 @@ class Streams:
             ]
             in_threads(_fill, jobs, usable_threads() if values.size >= THREAD_VALUES else 1)
             self._kept[key] = epochs, values
-        return values[np.arange(len(epochs)), within]
+        return values[self._runs, within]
 
 
 def _depth(clients: int, size: int) -> int:

@@ -51,8 +51,6 @@ class Bounded:
       zero_out: the same when it is left out or zeroed (also the sensitivity under add_or_remove).
       unit: whose data one contribution is, or can change.
       proof: the line that says why the bound holds.
-      repaired: [R] number of contributions that were not finite and were replaced by zero; a
-        diagnostic.
       quantity: what they are of the contributions that were clipped: "" themselves, or their
         "squared_norms".
       proved: whether the bound is proved, or only claimed; a mechanism refuses the latter under
@@ -68,13 +66,13 @@ class Bounded:
     zero_out: Tensor
     unit: Unit
     proof: str
-    repaired: Diagnostic
     quantity: Literal["", "squared_norms"]
     proved: bool
     source: object
     batch: OfRecords
     shape: tuple[int, ...]
     dtype: torch.dtype
+    _repaired: Tensor | None = field(repr=False)  # None: none were
     _versions: tuple[int, ...] = field(repr=False, compare=False)
 
     def __init__(self, *_: object, **__: object) -> None:  # nor does dataclasses.replace copy one
@@ -84,6 +82,12 @@ class Bounded:
     def cohort(self) -> Cohort | None:
         """Those whose contributions they are; None where all clients take part."""
         return self.values.cohort
+
+    @property
+    def repaired(self) -> Diagnostic:
+        """[R] how many contributions were not finite and were replaced by zero."""
+        own = self._repaired
+        return diagnostic(torch.zeros_like(self.bound) if own is None else own)
 
     @property
     def is_vector(self) -> bool:
@@ -145,7 +149,7 @@ def bounded(
         zero_out=zero_out,
         unit=unit,
         proof=proof,
-        repaired=diagnostic(torch.zeros_like(bound) if repaired is None else repaired),
+        _repaired=repaired,
         quantity="",
         proved=False,
         source=object(),

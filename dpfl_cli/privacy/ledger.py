@@ -260,15 +260,17 @@ class ReleaseLog:
     form: str | None = None
 
     def __post_init__(self) -> None:
-        self.counts = np.zeros(self.parameters.shape, np.int32)
-        self._runs = np.arange(len(self.parameters))
-        self.floats, self.latest = np.zeros((2, len(self._runs)), np.int64)
+        runs, rounds = self.parameters.shape
+        self.counts = np.zeros((runs, rounds), np.int32)
+        self._counted = self.counts.reshape(-1)  # the same memory
+        self._before = np.arange(runs) * rounds - 1  # where a run's rounds begin in it, less one
+        self.floats, self.latest = np.zeros((2, runs), np.int64)
         self._range: tuple[Tensor, Tensor] | None = None  # smallest and largest sensitivity [R]
 
     def known(self, rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """[R] the parameters of these rounds, and how many releases were made in them."""
-        at = self._runs, rounds - 1
-        return self.parameters[at], self.counts[at]
+        at = self._before + rounds
+        return self.parameters.take(at), self._counted.take(at)
 
     def check_form(self, dtype: torch.dtype, length: int, started: Iterable[Ledger]) -> None:
         """A PrivacyError where contributions had another form before: draws are told apart by their
@@ -298,9 +300,10 @@ class ReleaseLog:
             nothing waits for a device.
           size: numbers that each client sends for it, unless it is part of a message sent before.
         """
-        at = self._runs, rounds - 1
-        self.floats += size * (charged & (self.counts[at] == 0) if self.one_message else charged)
-        self.counts[at] += charged
+        at = self._before + rounds
+        before = self._counted.take(at)
+        self.floats += size * (charged & (before == 0) if self.one_message else charged)
+        self._counted[at] = before + charged
         np.copyto(self.latest, rounds, where=charged)
         low, high = self._range or (largest.clone(), largest)
         self._range = torch.minimum(low, largest), torch.maximum(high, largest)

@@ -88,6 +88,7 @@ class Mechanism(ABC):
         self.settings = list(settings)
         self._site = site
         self._last = np.array([setup.rounds for setup in site.setups])
+        self._all = np.broadcast_to(True, self._last.shape)
         self._unread: dict[str, Tensor] = {}  # name -> whether its bounds were good; see `verify`
         self._provenance = Provenance(site.ledger)
         self.claims: set[str] = set()  # why bounds of releases that were made are not proved
@@ -187,7 +188,7 @@ class Mechanism(ABC):
         """
         refuse_watchers()
         spec = self._checked(name, values, rounds)
-        mask = np.ones(rounds.shape, bool) if charged is None else np.asarray(charged, bool)
+        mask = self._all if charged is None else np.asarray(charged, bool)
         found = self._released(self._charge(spec, values, rounds, mask))
         if found.averaged is None and self.trust != "local":
             raise PrivacyError(

@@ -220,11 +220,10 @@ class Provenance:
             )
         # releases of one group that have the same number in a round of a run are of the same
         # contributions
-        turn = np.where(charged, number, -1)
         for which in np.unique(number[charged]).tolist() if spec.group else ():
             nothing = np.zeros_like(rounds), np.full(len(rounds), None, object)
             when, sources = self._groups.setdefault((spec.group, which), nothing)
-            mine = turn == which
+            mine = charged & (number == which)
             if (mine & (when == rounds) & (sources != values.source)).any():
                 raise PrivacyError(
                     f"release '{spec.name}' is declared to be of the contributions of its group "
