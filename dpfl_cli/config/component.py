@@ -22,19 +22,22 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from dpfl_cli.config.errors import ConfigError, alternatives, nearest
 
 
-def _in_range(noise: float | None) -> float | None:
-    if noise is not None and not 1e-50 <= noise <= 1e50:
-        raise ValueError("must be from 1e-50 to 1e50")
-    return noise
+def _within(low: str, high: str) -> AfterValidator:
+    def refuse(value: float | None) -> float | None:
+        if value is not None and not float(low) <= value <= float(high):
+            raise ValueError(f"must be from {low} to {high}")
+        return value
+
+    return AfterValidator(refuse)
 
 
 UNLIMITED = "absent: no limit"
-# a positive number; None limits nothing, as an infinite one would
-Limit = Annotated[float | None, UNLIMITED, Field(gt=0)]
+# a positive number with a square that is one; None limits nothing, as an infinite one would
+Limit = Annotated[float | None, UNLIMITED, Field(gt=0), _within("1e-10", "1e100")]
 # a positive number, or none where absence means something else
 PositiveOrNone = Annotated[float | None, Field(gt=0)]
 # a noise multiplier, or none; powers of others are no numbers
-NoiseOrNone = Annotated[float | None, Field(gt=0), AfterValidator(_in_range)]
+NoiseOrNone = Annotated[float | None, Field(gt=0), _within("1e-50", "1e50")]
 Count = Annotated[int, Field(ge=1)]
 SEED = "a seed"
 Seed = Annotated[int, SEED, Field(ge=0, lt=2**63)]
