@@ -5,6 +5,7 @@ travels with the values; a mechanism reads it from there and nowhere else.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ GIVEN: Literal["given"] = "given"  # a batch of records whose numbers a method c
 OfRecords = Batch | Literal["given"] | None
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
+Reasons = str | Mapping[int, str] | None  # of all runs, or by run
 CLAIM = ", as whoever computed it says"  # of bounds that are proved once a model vouches for them
 # float32 sums of squares no longer than this keep a norm to 4e-7 whatever the magnitudes
 _BLOCK = 64
@@ -51,12 +53,9 @@ class Bounded:
       zero_out: the same when it is left out or zeroed (also the sensitivity under add_or_remove).
       unit: whose data one contribution is, or can change.
       proof: the line that says why the bound holds.
-      repaired: [R] number of contributions that were not finite and were replaced by zero; a
-        diagnostic.
-      quantity: what they are of the contributions that were clipped: "" themselves, or their
-        "squared_norms".
-      proved: whether the bound is proved, or only claimed; a mechanism refuses the latter under
-        dp.mode=sound.
+      repaired: [R] number of contributions that were not finite, and are zero; a diagnostic.
+      quantity: of the contributions that were clipped: "", or their "squared_norms".
+      claims: run -> why its bound is only claimed, which a mechanism refuses under dp.mode=sound.
       source: what tells these contributions from all others; what is derived of them shares it.
       batch: the records that they are of, as they were drawn, or `GIVEN` by a method; None: all.
       shape, dtype: of the vectors or scalars.
@@ -70,7 +69,7 @@ class Bounded:
     proof: str
     repaired: Diagnostic
     quantity: Literal["", "squared_norms"]
-    proved: bool
+    claims: Mapping[int, str]
     source: object
     batch: OfRecords
     shape: tuple[int, ...]
@@ -84,6 +83,11 @@ class Bounded:
     def cohort(self) -> Cohort | None:
         """Those whose contributions they are; None where all clients take part."""
         return self.values.cohort
+
+    @property
+    def proved(self) -> bool:
+        """Whether the bound is proved, in all runs."""
+        return not self.claims
 
     @property
     def is_vector(self) -> bool:
@@ -105,8 +109,7 @@ class Bounded:
         """
         if self._versions != self._current_versions():
             raise PrivacyError(
-                "bounded values were changed in place after clipping: clip the changed values "
-                "instead"
+                "bounded values were changed in place after clipping: clip what it became instead"
             )
 
     def checked(self) -> Tensor:
@@ -134,6 +137,7 @@ def bounded(
     repaired: Tensor | None = None,
     batch: OfRecords = None,
     cohort: Cohort | None = None,
+    claims: Mapping[int, str] | None = None,
 ) -> Bounded:
     """The one constructor of bounded values, for the functions that enforce a bound (plain tensors
     in, as the attributes of `Bounded`). The bound is a claim: what proves one is in this file.
@@ -147,7 +151,7 @@ def bounded(
         proof=proof,
         repaired=diagnostic(torch.zeros_like(bound) if repaired is None else repaired),
         quantity="",
-        proved=False,
+        claims=dict.fromkeys(range(len(values)), proof) if claims is None else claims,
         source=object(),
         batch=batch,
         shape=values.shape,
@@ -176,7 +180,7 @@ def _derived(values: Bounded, inside: Tensor, **changes: Any) -> Bounded:
 
 def claimed(values: Bounded, inside: Tensor) -> Bounded:
     """Other contributions, of which somebody says that the bound holds for them too."""
-    return _derived(values, inside, proved=False)
+    return _derived(values, inside, claims=dict.fromkeys(range(len(inside)), values.proof))
 
 
 def public(what: str, *numbers: Tensor) -> None:
@@ -267,7 +271,7 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
         repaired=(~finite).sum(dim=(1, 2)),
         cohort=getattr(values, "cohort", None),
     )
-    return _changed(found, proved=True)
+    return _changed(found, claims={})
 
 
 def squared_norms(vectors: Bounded) -> Bounded:
@@ -289,8 +293,7 @@ def squared_norms(vectors: Bounded) -> Bounded:
 
 
 def scaled(values: Bounded, factors: Tensor) -> Bounded:
-    """Bounded values times public numbers, such as record counts; bounds and sensitivities grow
-    with them.
+    """Bounded values times public numbers; bounds and sensitivities grow with them.
 
     Args:
       factors: [R] or [R, M]; public.
@@ -317,10 +320,9 @@ def scaled(values: Bounded, factors: Tensor) -> Bounded:
 
 
 def as_computed(
-    values: Bounded, why_not: str | None, batch: Batch | Tensor | None, counts_public: bool = True
+    values: Bounded, why_not: Reasons, batch: Batch | Tensor | None, counts_public: bool = True
 ) -> Bounded:
-    """What a model made of its records by `record_bounds`, whose bounds are claims:
-    proved, unless there is a reason why not.
+    """What a model made of its records by `record_bounds`: proved, unless there is a reason not to.
 
     For `models.client_side` only, which knows at which points the model computed, and on which
     records. Where numbers of records are private, so are sensitivities, which are C over them.
@@ -329,10 +331,12 @@ def as_computed(
     if not counts_public:
         unknown = torch.full_like(values.bound, torch.inf)
         values = _changed(values, replace_one=unknown, zero_out=unknown)
-    proved = why_not is None and CLAIM in values.proof
-    proof = values.proof.replace(CLAIM, "") if why_not is None else why_not
+    if isinstance(why_not, str):
+        why_not = dict.fromkeys(range(len(values.bound)), why_not)
+    left = {run: why for run, why in values.claims.items() if CLAIM not in why}
+    left.update(why_not or {})
     own = GIVEN if isinstance(batch, Tensor) else batch
-    return _changed(values, proof=proof, proved=proved, batch=own)
+    return _changed(values, proof=values.proof.replace(CLAIM, ""), claims=left, batch=own)
 
 
 def vector_norms(values: Tensor) -> Tensor:

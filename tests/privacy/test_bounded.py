@@ -535,4 +535,4 @@ def test_a_mean_clipped_as_a_whole_is_a_claim_that_one_record_breaks():
     )
     assert not low.proved
     kept = as_computed(clip(client_values(torch.ones(1, 1, 2)), torch.ones(1)), "because", None)
-    assert (kept.proved, kept.proof) == (False, "because")
+    assert (kept.proved, kept.claims) == (False, {0: "because"})

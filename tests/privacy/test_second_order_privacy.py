@@ -682,7 +682,8 @@ def test_float32_proves_nothing_for_a_small_damping(residual, damping, proved):
     made = solved_mean(values, one, one, one, gamma, counts, "project", "tight", residual)
     found = as_computed(made, None, None)
     assert found.proved is proved
-    assert proved or "damping is too small beside curvature_clip_norm" in found.proof
+    assert proved or found.claims.keys() == {1}
+    assert proved or "damping is too small beside curvature_clip_norm" in found.claims[1]
 
 
 @pytest.mark.parametrize(("clip", "proved"), [(3.0, True), (0.1, False), (3e-5, False)])
@@ -697,7 +698,7 @@ def test_a_sensitivity_below_the_rounding_of_a_solution_proves_nothing(clip, pro
     )
     found = as_computed(made, None, None)
     assert found.proved is proved
-    assert proved or "rounding is not small beside what one record changes" in found.proof
+    assert proved or "rounding is not small beside what one record changes" in found.claims[0]
 
 
 def test_what_no_exact_solve_gives_is_brought_back_and_a_told_residual_is_added():
