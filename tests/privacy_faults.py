@@ -432,8 +432,8 @@ MENDS = [
     Fault(
         "privacy bounds: long records without curvature take others' digits",
         "models/curvature.py",
-        "ROUNDING = {torch.float64: 2e-8,",
-        "ROUNDING = {torch.float64: 1e3 * torch.finfo(torch.float64).eps,",
+        "ROUNDING_64 = 2e-8\n",
+        "ROUNDING_64 = 1e3 * torch.finfo(torch.float64).eps\n",
         "privacy/test_second_order_privacy.py",
     ),
     Fault(
