@@ -373,9 +373,9 @@ class Mechanism(ABC):
 def _demand(name: str, good: Tensor | bool) -> None:
     if not good:
         raise PrivacyError(
-            f"release '{name}' needs clipped values: set algorithm.clip_norm to a number within "
-            "1e-10 and 1e100 (in float32 within 1e-9 and 1e15; its square too, where that is of "
-            "what is released)"
+            f"release '{name}' needs clipped values: set algorithm.clip_norm to a number from "
+            "1e-10 to 1e100 (in float32 from 1e-9 to 1e15; its square too, where that is of what "
+            "is released)"
         )
 
 
