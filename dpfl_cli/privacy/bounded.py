@@ -7,6 +7,7 @@ travels with the values; a mechanism reads it from there and nowhere else.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -137,7 +138,7 @@ def bounded(
     repaired: Tensor | None = None,
     batch: OfRecords = None,
     cohort: Cohort | None = None,
-    claims: Mapping[int, str] | None = None,
+    claims: Mapping[int, str] = {},
 ) -> Bounded:
     """The one constructor of bounded values, for the functions that enforce a bound (plain tensors
     in, as the attributes of `Bounded`). The bound is a claim: what proves one is in this file.
@@ -151,7 +152,7 @@ def bounded(
         proof=proof,
         repaired=diagnostic(torch.zeros_like(bound) if repaired is None else repaired),
         quantity="",
-        claims=dict.fromkeys(range(len(values)), proof) if claims is None else claims,
+        claims=dict.fromkeys(range(len(values)), proof) | dict(claims),
         source=object(),
         batch=batch,
         shape=values.shape,
@@ -162,7 +163,7 @@ def bounded(
 def _made(**attributes: Any) -> Bounded:
     """Bounded values with these attributes."""
     found = object.__new__(Bounded)
-    vars(found).update(attributes)
+    vars(found).update(attributes, claims=MappingProxyType({**attributes["claims"]}))
     vars(found)["_versions"] = found._current_versions()
     return found
 
@@ -333,8 +334,7 @@ def as_computed(
         values = _changed(values, replace_one=unknown, zero_out=unknown)
     if isinstance(why_not, str):
         why_not = dict.fromkeys(range(len(values.bound)), why_not)
-    left = {run: why for run, why in values.claims.items() if CLAIM not in why}
-    left.update(why_not or {})
+    left = {k: why for k, why in values.claims.items() if CLAIM not in why} | dict(why_not or {})
     own = GIVEN if isinstance(batch, Tensor) else batch
     return _changed(values, proof=values.proof.replace(CLAIM, ""), claims=left, batch=own)
 

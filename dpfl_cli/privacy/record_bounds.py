@@ -161,8 +161,8 @@ def _share(limit: Tensor, records: Tensor, inside: Tensor) -> Tensor:
     smallest = SMALLEST_BOUND[inside.dtype]
     refusal = (
         f"what a record gives is bounded by less than {smallest:g}, where squares are lost that "
-        "would show which are longer: raise the clip norm of records, such as algorithm.clip_norm "
-        "(feature_clip_norm, whose square it is)"
+        "would show which are longer: raise algorithm.clip_norm, or algorithm.feature_clip_norm, "
+        "whose square it is"
     )
     limit = _demanded(limit, limit >= smallest, refusal)
     numbers = on_device(records, records.device, inside.dtype)

@@ -30,7 +30,14 @@ from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.client_values import client_values, opened, own_values
 from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
-from dpfl_cli.privacy.record_bounds import joined_side, record_mean, solve_sensitivity, solved_mean
+from dpfl_cli.privacy.record_bounds import (
+    MOST_ADDED,
+    joined_side,
+    long_sums,
+    record_mean,
+    solve_sensitivity,
+    solved_mean,
+)
 from dpfl_cli.privacy.releases import ReleaseSpec
 from tests.algorithms.federated import play
 from tests.models.test_softmax import make_settings
@@ -291,6 +298,11 @@ def test_long_sums_in_float32_are_not_proved(kind: str, records: int) -> None:
     assert seen.clipped_covariance(one).proved == (exact or records <= 4096)
     solved = directions(model, zeros, zeros, (1.0, 1.0, 1.0), 1.0)
     assert solved.proved == (exact or records <= 4096)
+
+
+def test_a_long_sum_concerns_no_other_run_of_a_stack() -> None:
+    assert long_sums(torch.float32, [65536, 70000, 5], MOST_ADDED).keys() == {1}
+    assert not long_sums(torch.float64, [65536, 70000, 5], MOST_ADDED)
 
 
 def test_a_solve_with_hardly_any_damping_is_not_proved() -> None:
