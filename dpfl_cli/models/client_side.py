@@ -11,7 +11,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.curvature import Curvature
 from dpfl_cli.models.guarded import Guarded, as_given
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.bounded import Bounded, as_computed, scaled
+from dpfl_cli.privacy.bounded import Bounded, Reasons, as_computed, scaled
 from dpfl_cli.privacy.client_values import (
     ClientValues,
     Unreleased,
@@ -29,7 +29,7 @@ from dpfl_cli.privacy.record_bounds import (
     Constant,
     Side,
     joined_side,
-    long_sum,
+    long_sums,
     number_mean,
     solved_mean,
 )
@@ -333,8 +333,8 @@ class ClientSide:
         """What a model bounded per record, proved or not; in float32 over at most so many."""
         longest = self.__objective.most_records
         if batch is not None:
-            longest = batch.size if isinstance(batch, Batch) else batch.shape[-1]
-        why = long_sum(values.dtype, longest, most)
+            longest = [batch.size if isinstance(batch, Batch) else batch.shape[-1]] * self.runs
+        why: Reasons = long_sums(values.dtype, longest, most)
         if self.__plugin:
             why = OWN_MODEL
         elif any(is_raw(point) for point in points):

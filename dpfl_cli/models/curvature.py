@@ -29,7 +29,8 @@ Curvature = Literal["hessian", "covariance"]
 # relative residual at which conjugate gradients stop
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
 # times c: see `clippable_norms`
-ROUNDING = {torch.float64: 2e-8, torch.float32: 1e3 * torch.finfo(torch.float32).eps}
+ROUNDING_64 = 2e-8
+ROUNDING = {torch.float64: ROUNDING_64, torch.float32: 1e3 * torch.finfo(torch.float32).eps}
 PRECONDITIONED = 512  # rows of one product with a preconditioner
 LANCZOS_STEPS = 16
 ASKED = {"cpu": 1}  # steps of conjugate gradients after which it is asked whether a pair goes on,

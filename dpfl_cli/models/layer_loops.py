@@ -19,6 +19,7 @@ of the error that shapes differ.
 import numpy as np
 from numba import njit
 
+from dpfl_cli.models.curvature import ROUNDING_64
 from dpfl_cli.models.losses import CROSS_ENTROPY, LOGISTIC
 from dpfl_cli.models.vectors import (
     accumulate,
@@ -28,8 +29,6 @@ from dpfl_cli.models.vectors import (
     outputs,
     transposed,
 )
-
-ROUNDING = 2e-8  # in float64: see `curvature.clippable_norms`
 
 _aligned = njit(aligned)
 
@@ -249,7 +248,7 @@ def _probabilities(  # type: ignore[no-untyped-def]
             work[0, j] += p * p
     for j in range(n):
         squared = norm[j] * norm[j]
-        size = squared * max(np.sqrt(work[1, j]), ROUNDING * len(z))
+        size = squared * max(np.sqrt(work[1, j]), ROUNDING_64 * len(z))
         shares[j] = share * min(limit / size, 1.0) if size < np.inf else 0.0
     for a in range(len(z)):
         for j in range(n):

@@ -62,8 +62,8 @@ class Objective(ABC):
       test_metrics: names of the metrics that look at test records.
       public_metrics: names of the metrics that look at no records; all others look at clients', and
         so are covered by no epsilon.
-      most_records: the largest number of records that a client holds; `solved_records`: over which
-        a damped solve sums, as large as can be where the rounding of one is bounded for no number.
+      most_records: [R] the largest number of records that a client holds; `solved_records`: over
+        which a damped solve sums, as large as can be where its rounding is bounded for no number.
       solver_residual: relative residual at which `damped_solve` stops, where that is not small
         beside everything else (float32).
       provides: which of the optional methods it has, among "clipped_gradient",
@@ -107,7 +107,7 @@ class Objective(ABC):
         self.runs = len(index)
         self.held = np.stack([federation.partition.counts for federation in federations])[index]
         self.records = torch.as_tensor(self.held, device=self.device)
-        self.most_records = self.solved_records = int(self.held.max())
+        self.most_records = self.solved_records = self.held.max(axis=1).tolist()
         self._divisors: dict[int | None, Tensor] = {}
 
     def among(self, federations: list[Federation], index: np.ndarray) -> Objective:

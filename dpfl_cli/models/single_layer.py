@@ -76,7 +76,7 @@ class SingleLayer(Dense):
         if self._solver_dtype == torch.float32:
             self.solver_residual = TOLERANCE[torch.float32]
             if self._solver == "cholesky":  # what its rounding moves has been bounded for no number
-                self.solved_records = sys.maxsize
+                self.solved_records = [sys.maxsize] * self.runs
         self._factors: dict[object, tuple[Tensor, Tensor]] = {}
         self._kept_bytes = 0  # of the factors
         self._seen: dict[str, tuple[Tensor, int, list[float]]] = {}

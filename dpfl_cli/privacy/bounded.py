@@ -5,7 +5,9 @@ travels with the values; a mechanism reads it from there and nowhere else.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +32,7 @@ GIVEN: Literal["given"] = "given"  # a batch of records whose numbers a method c
 OfRecords = Batch | Literal["given"] | None
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
+Reasons = str | Mapping[int, str] | None  # of all runs, or by run
 CLAIM = ", as whoever computed it says"  # of bounds that are proved once a model vouches for them
 # float32 sums of squares no longer than this keep a norm to 4e-7 whatever the magnitudes
 _BLOCK = 64
@@ -51,10 +54,8 @@ class Bounded:
       zero_out: the same when it is left out or zeroed (also the sensitivity under add_or_remove).
       unit: whose data one contribution is, or can change.
       proof: the line that says why the bound holds.
-      quantity: what they are of the contributions that were clipped: "" themselves, or their
-        "squared_norms".
-      proved: whether the bound is proved, or only claimed; a mechanism refuses the latter under
-        dp.mode=sound.
+      quantity: of the contributions that were clipped: "", or their "squared_norms".
+      claims: run -> why its bound is only claimed, which a mechanism refuses under dp.mode=sound.
       source: what tells these contributions from all others; what is derived of them shares it.
       batch: the records that they are of, as they were drawn, or `GIVEN` by a method; None: all.
       shape, dtype: of the vectors or scalars.
@@ -67,7 +68,7 @@ class Bounded:
     unit: Unit
     proof: str
     quantity: Literal["", "squared_norms"]
-    proved: bool
+    claims: Mapping[int, str]
     source: object
     batch: OfRecords
     shape: tuple[int, ...]
@@ -90,6 +91,11 @@ class Bounded:
         return diagnostic(torch.zeros_like(self.bound) if own is None else own)
 
     @property
+    def proved(self) -> bool:
+        """Whether the bound is proved, in all runs."""
+        return not self.claims
+
+    @property
     def is_vector(self) -> bool:
         return len(self.shape) == 3
 
@@ -109,8 +115,7 @@ class Bounded:
         """
         if self._versions != self._current_versions():
             raise PrivacyError(
-                "bounded values were changed in place after clipping: clip the changed values "
-                "instead"
+                "bounded values were changed in place after clipping: clip what it became instead"
             )
 
     def checked(self) -> Tensor:
@@ -138,6 +143,7 @@ def bounded(
     repaired: Tensor | None = None,
     batch: OfRecords = None,
     cohort: Cohort | None = None,
+    claims: Mapping[int, str] = {},
 ) -> Bounded:
     """The one constructor of bounded values, for the functions that enforce a bound (plain tensors
     in, as the attributes of `Bounded`). The bound is a claim: what proves one is in this file.
@@ -151,7 +157,7 @@ def bounded(
         proof=proof,
         _repaired=repaired,
         quantity="",
-        proved=False,
+        claims=dict.fromkeys(range(len(values)), proof) | dict(claims),
         source=object(),
         batch=batch,
         shape=values.shape,
@@ -162,7 +168,7 @@ def bounded(
 def _made(**attributes: Any) -> Bounded:
     """Bounded values with these attributes."""
     found = object.__new__(Bounded)
-    vars(found).update(attributes)
+    vars(found).update(attributes, claims=MappingProxyType({**attributes["claims"]}))
     vars(found)["_versions"] = found._current_versions()
     return found
 
@@ -180,7 +186,7 @@ def _derived(values: Bounded, inside: Tensor, **changes: Any) -> Bounded:
 
 def claimed(values: Bounded, inside: Tensor) -> Bounded:
     """Other contributions, of which somebody says that the bound holds for them too."""
-    return _derived(values, inside, proved=False)
+    return _derived(values, inside, claims=dict.fromkeys(range(len(inside)), values.proof))
 
 
 def public(what: str, *numbers: Tensor) -> None:
@@ -271,7 +277,7 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
         repaired=(~finite).sum(dim=(1, 2)),
         cohort=getattr(values, "cohort", None),
     )
-    return _changed(found, proved=True)
+    return _changed(found, claims={})
 
 
 def squared_norms(vectors: Bounded) -> Bounded:
@@ -293,8 +299,7 @@ def squared_norms(vectors: Bounded) -> Bounded:
 
 
 def scaled(values: Bounded, factors: Tensor) -> Bounded:
-    """Bounded values times public numbers, such as record counts; bounds and sensitivities grow
-    with them.
+    """Bounded values times public numbers; bounds and sensitivities grow with them.
 
     Args:
       factors: [R] or [R, M]; public.
@@ -321,10 +326,9 @@ def scaled(values: Bounded, factors: Tensor) -> Bounded:
 
 
 def as_computed(
-    values: Bounded, why_not: str | None, batch: Batch | Tensor | None, counts_public: bool = True
+    values: Bounded, why_not: Reasons, batch: Batch | Tensor | None, counts_public: bool = True
 ) -> Bounded:
-    """What a model made of its records by `record_bounds`, whose bounds are claims:
-    proved, unless there is a reason why not.
+    """What a model made of its records by `record_bounds`: proved, unless there is a reason not to.
 
     For `models.client_side` only, which knows at which points the model computed, and on which
     records. Where numbers of records are private, so are sensitivities, which are C over them.
@@ -333,10 +337,11 @@ def as_computed(
     if not counts_public:
         unknown = torch.full_like(values.bound, torch.inf)
         values = _changed(values, replace_one=unknown, zero_out=unknown)
-    proved = why_not is None and CLAIM in values.proof
-    proof = values.proof.replace(CLAIM, "") if why_not is None else why_not
+    if isinstance(why_not, str):
+        why_not = dict.fromkeys(range(len(values.bound)), why_not)
+    left = {k: why for k, why in values.claims.items() if CLAIM not in why} | dict(why_not or {})
     own = GIVEN if isinstance(batch, Tensor) else batch
-    return _changed(values, proof=proof, proved=proved, batch=own)
+    return _changed(values, proof=values.proof.replace(CLAIM, ""), claims=left, batch=own)
 
 
 def vector_norms(values: Tensor) -> Tensor:

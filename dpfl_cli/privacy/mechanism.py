@@ -91,7 +91,8 @@ class Mechanism(ABC):
         self._all = np.broadcast_to(True, self._last.shape)
         self._unread: dict[str, Tensor] = {}  # name -> whether its bounds were good; see `verify`
         self._provenance = Provenance(site.ledger)
-        self.claims: set[str] = set()  # why bounds of releases that were made are not proved
+        # [R] why bounds of releases that were made are not proved
+        self.claims: list[set[str]] = [set() for _ in self.settings]
 
     @classmethod
     @abstractmethod
@@ -264,13 +265,11 @@ class Mechanism(ABC):
                 f"release '{name}' got a {type(values).__name__}, not bounded values: clip them "
                 "first"
             )
-        if self.trust != "none" and not values.proved:
-            if site.sound:
-                raise PrivacyError(
-                    f"release '{name}': its bound is claimed, not proved ({values.proof}); "
-                    "dp.mode=paper runs it"
-                )
-            self.claims.add(values.proof)
+        if site.sound and self.trust != "none" and not values.proved:
+            why = next(iter(values.claims.values()))
+            raise PrivacyError(
+                f"release '{name}': its bound is claimed, not proved ({why}); dp.mode=paper runs it"
+            )
         values.check()
         shape, setup = "scalar", site.setup
         if values.is_vector:
@@ -323,6 +322,9 @@ class Mechanism(ABC):
             )
         if self.trust != "none":
             self._provenance.check(spec, values, rounds, number, charged, self._site.setups)
+            for run, why in values.claims.items():
+                if charged[run]:
+                    self.claims[run].add(why)
         sensitivity = values.sensitivity(self._site.setup.relation)
         address = rounds
         if spec.per_round > 1:
@@ -372,9 +374,9 @@ class Mechanism(ABC):
 def _demand(name: str, good: Tensor | bool) -> None:
     if not good:
         raise PrivacyError(
-            f"release '{name}' needs clipped values: set algorithm.clip_norm to a number within "
-            "1e-10 and 1e100 (in float32 within 1e-9 and 1e15; its square too, where that is of "
-            "what is released)"
+            f"release '{name}' needs clipped values: set algorithm.clip_norm to a number from "
+            "1e-10 to 1e100 (in float32 from 1e-9 to 1e15; its square too, where that is of what "
+            "is released)"
         )
 
 

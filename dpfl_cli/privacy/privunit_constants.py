@@ -98,16 +98,21 @@ def spent_epsilon(settings: PrivUnitSettings) -> float:
 
 
 def cap_of(settings: PrivUnitSettings, dimension: int) -> Cap:
-    """PrivUnit's constants under these settings; a ConfigError below two dimensions."""
+    """PrivUnit's constants under these settings; a ConfigError below two dimensions, or where the
+    probability of a side would be lost.
+    """
     cap, direction, _ = budgets(settings)
     if settings.split == "optimal":
-        return optimal_cap(cap + direction, settings.gamma_rule, dimension)
-    if cap > LARGEST_CAP:
+        found = optimal_cap(cap + direction, settings.gamma_rule, dimension)
+    else:
+        found = make_cap(cap, direction, settings.gamma_rule, dimension)
+    if found.epsilon_cap > LARGEST_CAP:
         raise ConfigError(
-            f"mechanism.epsilon_cap={cap:g}: above {LARGEST_CAP:g} the other side is hardly ever "
-            "drawn, beyond 37 never, so that no epsilon would hold; write less"
+            f"mechanism.epsilon_cap={found.epsilon_cap:g}, as set or split: above {LARGEST_CAP:g} "
+            "the other side is hardly ever drawn, beyond 37 never, so that no epsilon would hold; "
+            "write less"
         )
-    return make_cap(cap, direction, settings.gamma_rule, dimension)
+    return found
 
 
 def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dimension: int) -> Cap:

@@ -7,6 +7,7 @@ records that a mean is over, C their clip norm.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -38,14 +39,17 @@ Constant = Literal["tight", "paper", "xi_safe"]
 MOST_ADDED, MOST_MULTIPLIED = 1 << 16, 1 << 12
 
 
-def long_sum(kind: torch.dtype, longest: int, most: int) -> str | None:
-    """Why the bound of means over at most `longest` records, summed in this type, is not proved."""
-    if kind == torch.float64 or longest <= most:
-        return None
-    return (
+def long_sums(kind: torch.dtype, longest: Sequence[int], most: int) -> dict[int, str]:
+    """Run -> why the bound of its means over at most `longest` records [R], summed in this type, is
+    not proved.
+    """
+    if kind == torch.float64:
+        return {}
+    why = (
         f"a float32 sum of more than {most:,} records of a client, whose rounding is not small; "
         "float64 is proved where there is model.precision"
     )
+    return {run: why for run, held in enumerate(longest) if held > most}
 
 
 def record_mean(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
@@ -155,11 +159,12 @@ def _share(limit: Tensor, records: Tensor, inside: Tensor) -> Tensor:
     """[R, M] limit / m."""
     public("the number of records that a mean is divided by", records)
     smallest = SMALLEST_BOUND[inside.dtype]
-    if limit.device.type == "cpu" and any(one < smallest for one in limit.tolist()):
-        raise PrivacyError(
-            f"records are clipped to less than {smallest:g}, where squares are lost that would "
-            "show which are longer; write more, as for algorithm.clip_norm"
-        )
+    refusal = (
+        f"what a record gives is bounded by less than {smallest:g}, where squares are lost that "
+        "would show which are longer: raise algorithm.clip_norm, or algorithm.feature_clip_norm, "
+        "whose square it is"
+    )
+    limit = _demanded(limit, limit >= smallest, refusal)
     numbers = on_device(records, records.device, inside.dtype)
     return (limit.unsqueeze(-1) / numbers).expand(inside.shape[:2])
 
@@ -296,7 +301,7 @@ def solved_mean(
     how: Side,
     constant: Constant,
     residual: float = 0.0,
-    longest: int = 0,
+    longest: Sequence[int] = (),
 ) -> Bounded:
     """(H_i + gamma I)^-1 v_i of clipped records; what objectives make of damped solves.
 
@@ -305,8 +310,9 @@ def solved_mean(
     of r ||v_i|| is off by at most r C2 / gamma on either side, which is added where r is given.
     What no exact solve could give, a value that is not finite (nor is its square) or one beyond
     C2 / gamma, is brought back (to 0, to the ball). Where r is given and gamma below D / 10,
-    nothing is proved: rounding may keep the solver from r. Nor is it where a sensitivity is below
-    `SMALLEST` of the longest solution, whose last digits a neighbour may change, or its last step.
+    nothing is proved: rounding may keep the solver from r; nor below D / 10^5 in float64. Nor is it
+    where a sensitivity is below `SMALLEST` of the longest solution, whose last digits a neighbour
+    may change, or its last step.
 
     Args:
       values: [R, M, d].
@@ -315,7 +321,7 @@ def solved_mean(
       how: how v_i was made; the bound is proved for "project" and "clip_auxiliary", and for "xi"
         with the constant "xi_safe".
       residual: r, of a solver in float32; 0 for one that is exact to rounding.
-      longest: `Objective.solved_records`.
+      longest: [R] `Objective.solved_records`.
     """
     public("clips, damping and record counts", side_clip, matrix_clip, damping, records)
     inside, _ = contributions(values, gradient_clip, "damped solves")
@@ -332,26 +338,34 @@ def solved_mean(
     norms = vector_norms(inside).unsqueeze(-1)
     # what lies farther out is scaled by too few digits: the ball would be left
     usable = (norms <= math.sqrt(torch.finfo(kind).max)) | torch.isinf(limit)
-    claim = "" if how == "xi" and constant != "xi_safe" else CLAIM
+    doubts: dict[int, str] = {}
+
+    def doubt(runs: Tensor, why: str) -> None:
+        doubts.update(dict.fromkeys(runs.nonzero().flatten().tolist(), f", {why}"))
+
     # by conjugate gradients in float32 with gamma = D / 1000, measured: 6 times the residual; by
     # Cholesky factors with gamma = D / 100, before records were clipped by more: 101 times
     small = gamma < matrix / (10 if residual else 1e5)
-    if (residual or small.device.type == "cpu") and bool(small.any()):
-        claim = ", whose damping is too small beside curvature_clip_norm"
-    if residual and longest > MOST_MULTIPLIED:
-        claim = (
-            f", in float32 by Cholesky factors, or over more than {MOST_MULTIPLIED:,} records of a "
-            "client; model.solver_precision=float64 is proved"
+    if residual or small.device.type == "cpu":
+        doubt(small, "whose damping is too small beside curvature_clip_norm")
+    if residual:
+        doubt(
+            torch.tensor(longest) > MOST_MULTIPLIED,
+            f"in float32 by Cholesky factors, or over more than {MOST_MULTIPLIED:,} records of a "
+            "client; model.solver_precision=float64 is proved",
         )
     # a record may move a rounded number by its last digit; a GPU does not wait to be asked
     small = left_out < SMALLEST[kind] * largest.unsqueeze(-1)
-    if small.device.type == "cpu" and bool(small.any()):
-        claim = ", whose rounding is not small beside what one record changes"
+    if small.device.type == "cpu":
+        doubt(small.any(dim=-1), "whose rounding is not small beside what one record changes")
+    proof = f"damped solve of clipped records, right side by {how}, constant {constant}"
+    sure = "" if how == "xi" and constant != "xi_safe" else CLAIM
     return bounded(
         scaled_to_ball(inside, norms, limit, usable),
         largest.to(kind),
         replaced.to(kind),
         left_out.to(kind),
         "record",
-        f"damped solve of clipped records, right side by {how}, constant {constant}{claim}",
+        proof + sure,
+        claims={run: proof + doubts.get(run, sure) for run in range(len(gamma))},
     )

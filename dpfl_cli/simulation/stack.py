@@ -384,4 +384,4 @@ class Stack:
             member.recent = [models[run] for models in self.recent[-member.round - 1 :]]
             member.ledger = self.ledger.of_run(run)
             member.batches = self.ledger.batches_of(run)
-            member.claims = sorted({*member.claims, *self.mechanism.claims})
+            member.claims = sorted({*member.claims, *self.mechanism.claims[run]})

@@ -34,7 +34,7 @@ from typing import Any
 import yaml
 
 from dpfl_cli.config.errors import StoreError
-from dpfl_cli.config.identity import UNHASHED, content_id, digest, identity_of
+from dpfl_cli.config.identity import ID_DIGITS, UNHASHED, content_id, digest, identity_of
 from dpfl_cli.data.files import encoded, replace_folder, write_atomically
 
 SCHEMA_VERSION = 2
@@ -372,4 +372,4 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 
 def is_id(name: str) -> bool:
-    return re.fullmatch("[0-9a-f]{12}", name) is not None
+    return re.fullmatch(f"[0-9a-f]{{{ID_DIGITS}}}", name) is not None

@@ -544,6 +544,21 @@ def test_paper_mode_says_which_bounds_were_not_proved(capsys: pytest.CaptureFixt
     assert "as claimed, not proved: damped solve of clipped records" in " ".join(out.split())
 
 
+def test_paper_mode_says_of_each_run_of_a_stack_what_was_not_proved_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["run", "dataset=synthetic_alpha_beta", "dataset.clients=3", "model=softmax"]
+    words += ["algorithm=fednew_record", "dp=record", "dp.mode=paper", "rounds=1"]
+    words += ["model.solver_precision=float32", "algorithm.penalty=0"]
+    assert dpfl(capsys, *words, "-m", "algorithm.damping=1.0,0.05")[0] == 0
+    said = {
+        run.config["algorithm"]["damping"]: run.result["privacy"]["guarantee"]
+        for run in RunStore(outputs_dir()).all()
+    }
+    assert said[1.0].endswith("local trust: proved")
+    assert said[0.05].endswith("whose damping is too small beside curvature_clip_norm")
+
+
 @pytest.mark.parametrize("clip_norm", ["1e-11", "1e101"])
 def test_a_clip_norm_whose_squares_are_lost_is_refused(
     clip_norm: str, capsys: pytest.CaptureFixture[str]

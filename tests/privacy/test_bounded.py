@@ -17,6 +17,7 @@ from dpfl_cli.models.curvature import packed, unpacked
 from dpfl_cli.privacy.bounded import (
     Bounded,
     as_computed,
+    bounded,
     clip,
     clip_symmetric,
     squared_norms,
@@ -535,4 +536,12 @@ def test_a_mean_clipped_as_a_whole_is_a_claim_that_one_record_breaks():
     )
     assert not low.proved
     kept = as_computed(clip(client_values(torch.ones(1, 1, 2)), torch.ones(1)), "because", None)
-    assert (kept.proved, kept.proof) == (False, "because")
+    assert (kept.proved, kept.claims) == (False, {0: "because"})
+
+
+def test_a_claim_of_every_run_stays_until_a_model_vouches_for_it() -> None:
+    one = torch.ones(2)
+    found = bounded(torch.ones(2, 1, 3), one, one, one, "record", "said", claims={1: "why"})
+    assert found.claims == {0: "said", 1: "why"}
+    with pytest.raises(TypeError):
+        del found.claims[0]  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.privacy.privunit_constants import (
     Cap,
+    GammaRule,
     PrivUnitSettings,
     budgets,
     cap_of,
@@ -529,15 +531,21 @@ def test_the_optimal_split_lowers_the_error_of_messages(build, clipped):
     np.testing.assert_allclose(errors, [60.50, 47.04, 42.82], rtol=0.02)
 
 
-def test_the_other_side_of_a_cap_is_drawn_or_it_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("direction", "rule", "split", "dimension"),
+    [(2.0, "exact", "given", 100), (160.0, "paper", "optimal", 3)],
+)
+def test_the_other_side_of_a_cap_is_drawn_or_it_is_refused(
+    direction: float, rule: GammaRule, split: Literal["given", "optimal"], dimension: int
+) -> None:
     """expit(37) is 1."""
     settings = PrivUnitSettings(
         epsilon_cap=40.0,
-        epsilon_direction=2.0,
+        epsilon_direction=direction,
         epsilon_norm=2.0,
         epsilon=None,
-        gamma_rule="exact",
-        split="given",
+        gamma_rule=rule,
+        split=split,
     )
     with pytest.raises(ConfigError, match="the other side is hardly ever drawn"):
-        cap_of(settings, 100)
+        cap_of(settings, dimension)

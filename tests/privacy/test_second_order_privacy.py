@@ -30,7 +30,14 @@ from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.client_values import client_values, opened, own_values
 from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
-from dpfl_cli.privacy.record_bounds import joined_side, record_mean, solve_sensitivity, solved_mean
+from dpfl_cli.privacy.record_bounds import (
+    MOST_ADDED,
+    joined_side,
+    long_sums,
+    record_mean,
+    solve_sensitivity,
+    solved_mean,
+)
 from dpfl_cli.privacy.releases import ReleaseSpec
 from tests.algorithms.federated import play
 from tests.models.test_softmax import make_settings
@@ -291,6 +298,11 @@ def test_long_sums_in_float32_are_not_proved(kind: str, records: int) -> None:
     assert seen.clipped_covariance(one).proved == (exact or records <= 4096)
     solved = directions(model, zeros, zeros, (1.0, 1.0, 1.0), 1.0)
     assert solved.proved == (exact or records <= 4096)
+
+
+def test_a_long_sum_concerns_no_other_run_of_a_stack() -> None:
+    assert long_sums(torch.float32, [65536, 70000, 5], MOST_ADDED).keys() == {1}
+    assert not long_sums(torch.float64, [65536, 70000, 5], MOST_ADDED)
 
 
 def test_a_solve_with_hardly_any_damping_is_not_proved() -> None:
@@ -682,7 +694,8 @@ def test_float32_proves_nothing_for_a_small_damping(residual, damping, proved):
     made = solved_mean(values, one, one, one, gamma, counts, "project", "tight", residual)
     found = as_computed(made, None, None)
     assert found.proved is proved
-    assert proved or "damping is too small beside curvature_clip_norm" in found.proof
+    assert proved or found.claims.keys() == {1}
+    assert proved or "damping is too small beside curvature_clip_norm" in found.claims[1]
 
 
 @pytest.mark.parametrize(("clip", "proved"), [(3.0, True), (0.1, False), (3e-5, False)])
@@ -697,7 +710,7 @@ def test_a_sensitivity_below_the_rounding_of_a_solution_proves_nothing(clip, pro
     )
     found = as_computed(made, None, None)
     assert found.proved is proved
-    assert proved or "rounding is not small beside what one record changes" in found.proof
+    assert proved or "rounding is not small beside what one record changes" in found.claims[0]
 
 
 def test_what_no_exact_solve_gives_is_brought_back_and_a_told_residual_is_added():
