@@ -84,8 +84,8 @@ MENDS = [
     Fault(
         "privacy 3: whoever makes a bound has proved it",
         "privacy/bounded.py",
-        "claims=dict.fromkeys(range(len(values)), proof) | dict(claims),",
-        "claims=dict(claims),",
+        "MappingProxyType(dict.fromkeys(range(len(bound)), proof) | {**claims})",
+        "MappingProxyType({**claims})",
         f"{PLUGINS}::test_a_bound_that_somebody_states_is_a_claim",
     ),
     Fault(

@@ -157,7 +157,7 @@ def bounded(
         proof=proof,
         _repaired=repaired,
         quantity="",
-        claims=dict.fromkeys(range(len(values)), proof) | dict(claims),
+        claims=MappingProxyType(dict.fromkeys(range(len(bound)), proof) | {**claims}),
         source=object(),
         batch=batch,
         shape=values.shape,
@@ -168,7 +168,7 @@ def bounded(
 def _made(**attributes: Any) -> Bounded:
     """Bounded values with these attributes."""
     found = object.__new__(Bounded)
-    vars(found).update(attributes, claims=MappingProxyType({**attributes["claims"]}))
+    vars(found).update(attributes)
     vars(found)["_versions"] = found._current_versions()
     return found
 
@@ -186,7 +186,8 @@ def _derived(values: Bounded, inside: Tensor, **changes: Any) -> Bounded:
 
 def claimed(values: Bounded, inside: Tensor) -> Bounded:
     """Other contributions, of which somebody says that the bound holds for them too."""
-    return _derived(values, inside, claims=dict.fromkeys(range(len(inside)), values.proof))
+    claims = MappingProxyType(dict.fromkeys(range(len(inside)), values.proof))
+    return _derived(values, inside, claims=claims)
 
 
 def public(what: str, *numbers: Tensor) -> None:
@@ -277,7 +278,7 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
         repaired=(~finite).sum(dim=(1, 2)),
         cohort=getattr(values, "cohort", None),
     )
-    return _changed(found, claims={})
+    return _changed(found, claims=MappingProxyType({}))
 
 
 def squared_norms(vectors: Bounded) -> Bounded:
@@ -338,10 +339,11 @@ def as_computed(
         unknown = torch.full_like(values.bound, torch.inf)
         values = _changed(values, replace_one=unknown, zero_out=unknown)
     if isinstance(why_not, str):
-        why_not = dict.fromkeys(range(len(values.bound)), why_not)
-    left = {k: why for k, why in values.claims.items() if CLAIM not in why} | dict(why_not or {})
+        why_not = dict.fromkeys(values.claims, why_not)
+    left = {k: why for k, why in values.claims.items() if CLAIM not in why} | {**(why_not or {})}
+    proof, claims = values.proof.replace(CLAIM, ""), MappingProxyType(left)
     own = GIVEN if isinstance(batch, Tensor) else batch
-    return _changed(values, proof=values.proof.replace(CLAIM, ""), claims=left, batch=own)
+    return _changed(values, proof=proof, claims=claims, batch=own)
 
 
 def vector_norms(values: Tensor) -> Tensor:

@@ -159,12 +159,13 @@ def _share(limit: Tensor, records: Tensor, inside: Tensor) -> Tensor:
     """[R, M] limit / m."""
     public("the number of records that a mean is divided by", records)
     smallest = SMALLEST_BOUND[inside.dtype]
-    refusal = (
-        f"what a record gives is bounded by less than {smallest:g}, where squares are lost that "
-        "would show which are longer: raise algorithm.clip_norm, or algorithm.feature_clip_norm, "
-        "whose square it is"
-    )
-    limit = _demanded(limit, limit >= smallest, refusal)
+    if limit.device.type != "cpu" or min(limit.tolist()) < smallest:
+        refusal = (
+            f"what a record gives is bounded by less than {smallest:g}, where squares are lost "
+            "that would show which are longer: raise algorithm.clip_norm, or "
+            "algorithm.feature_clip_norm, whose square it is"
+        )
+        limit = _demanded(limit, limit >= smallest, refusal)
     numbers = on_device(records, records.device, inside.dtype)
     return (limit.unsqueeze(-1) / numbers).expand(inside.shape[:2])
 
