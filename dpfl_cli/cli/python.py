@@ -27,7 +27,7 @@ from dpfl_cli.cli.check import checked
 from dpfl_cli.cli.main import show_log
 from dpfl_cli.cli.outcomes import notes
 from dpfl_cli.cli.pricing import noise_of, plan_of, prices_of, private_plan
-from dpfl_cli.cli.reproduce import left_out, possible
+from dpfl_cli.cli.reproduce import left_out
 from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
 from dpfl_cli.cli.tables import is_claimed, privacy_of
 from dpfl_cli.config.errors import ConfigError as ConfigError
@@ -268,7 +268,7 @@ def reproduce(
       quiet: without progress.
     """
     from dpfl_cli.papers import select
-    from dpfl_cli.reproduction.reproduce import check_scale
+    from dpfl_cli.reproduction.grid import with_seeds
     from dpfl_cli.reproduction.reproduce import reproduce as make
     from dpfl_cli.reproduction.tables import CSV, from_csv
 
@@ -282,12 +282,12 @@ def reproduce(
         note_command(["reproduce", *names, f"scale={scale}"])
         load_plugins(plugins)
         pass_on(plugins)
-        size, outputs = check_scale(scale), outputs_dir()
+        outputs = outputs_dir()
         which = range(seeds) if isinstance(seeds, int) else seeds
-        chosen = possible(select(names), names, size, RunStore(outputs), which)
+        chosen = [with_seeds(one.at(scale), which) for one in select(names)]
         say = (lambda line: None) if quiet else partial(print, file=sys.stderr)
         absent = partial(left_out, names, [])
-        made = make(chosen, size, outputs, say, quiet, without=absent)
+        made = make(chosen, outputs, say, quiet, without=absent)
     return [
         Reproduced(
             one.job.artifact.name,

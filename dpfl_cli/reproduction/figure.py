@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
-from dpfl_cli.reproduction.artifact import Artifact, Figure, Scale
+from dpfl_cli.reproduction.artifact import Artifact, Figure
 from dpfl_cli.reproduction.layout import heading, measure_of
 from dpfl_cli.reproduction.look import (
     GREY,
@@ -38,15 +38,15 @@ NARROWEST = 0.13  # inches of a bar, up to a width of the panel
 LETTERS = 12.5  # of a title in an inch
 
 
-def draw(artifact: Artifact, scale: Scale, rows: Rows) -> dict[str, bytes]:
+def draw(artifact: Artifact, rows: Rows) -> dict[str, bytes]:
     """figure.png and figure.pdf; {} where there is none."""
     if not artifact.figures:
         return {}
     with mpl.rc_context(STYLE):
-        return saved(canvas_of(artifact, scale, rows), "figure")
+        return saved(canvas_of(artifact, rows), "figure")
 
 
-def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
+def canvas_of(artifact: Artifact, rows: Rows) -> Canvas:
     """The figures of an artifact, below one another, before they are laid out and saved."""
     drawn = [_Drawing(artifact, spec, rows) for spec in artifact.figures]
     _give_looks(drawn, artifact.paper.looks if artifact.paper else {})
@@ -55,7 +55,7 @@ def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
     parts = canvas.subfigures(len(drawn), height_ratios=heights, squeeze=False)
     for one, part in zip(drawn, parts.flat, strict=True):
         legend(part, one.fill(part), one.size[0], one.spec.title, one.low)
-    canvas.suptitle(_title(artifact, scale, drawn, int(LETTERS * width)), fontsize=10)
+    canvas.suptitle(_title(artifact, drawn, int(LETTERS * width)), fontsize=10)
     return canvas
 
 
@@ -310,9 +310,9 @@ def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]
             one.names = {name: LOOKS[numbers[name] % len(LOOKS)] for name in one.names}
 
 
-def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing], wide: int) -> str:
+def _title(artifact: Artifact, drawn: Sequence[_Drawing], wide: int) -> str:
     runs = pd.concat([one.found for one in drawn]).dropna(subset=SEED)["n"]  # fits have no seed
-    parts = [artifact.name, f"scale {scale}", *([] if artifact.full(scale) else ["reduced size"])]
+    parts = [artifact.name, f"scale {artifact.scale}", *([] if artifact.full else ["reduced size"])]
     if len(runs) and artifact.trains:
         count = "–".join(dict.fromkeys(f"{n:.0f}" for n in (runs.min(), runs.max())))
         parts.append(f"{count} seed{'s' if runs.max() > 1 else ''}")

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.privacy.nominal import rounded_up
-from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
+from dpfl_cli.reproduction.artifact import Artifact, Table
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import DASH, LARGE, MEASURE, RANK, ROUND, Measure
 from dpfl_cli.reproduction.reduce import edges_text
@@ -29,7 +29,6 @@ POOLING = (
 
 def page(
     artifact: Artifact,
-    scale: Scale,
     rows: Rows,
     verdicts: Sequence[Verdict],
     horizon: str,
@@ -42,22 +41,20 @@ def page(
       horizon: rounds, records and seeds that it was run to.
       search: search.csv, where cells were searched in stages.
     """
-    reduced = not artifact.full(scale)
+    reduced = not artifact.full
     pooled = any(each.get("freedom") for one in verdicts for each in one.comparisons)
     text = template("table.md.j2")(
         artifact=artifact,
         words=artifact.name if artifact.paper else artifact.path.name + plugin_words(),
-        scale=scale,
-        note=artifact.size(scale).note
-        or ("" if reduced or not artifact.paper else "as in the paper"),
+        note=artifact.size.note or ("" if reduced or not artifact.paper else "as in the paper"),
         horizon=horizon,
         reduced=reduced,
         beside=rows.frame["paper"].notna().any(),
         gaps=gaps,
-        notes=[one if isinstance(one, str) else one.get(scale) for one in artifact.notes],
+        notes=[one if isinstance(one, str) else one.get(artifact.scale) for one in artifact.notes],
         tables=[(spec, table(artifact, spec, rows)) for spec in artifact.tables],
         edges=edges_text(artifact, rows),
-        search=search_section(artifact, scale, search) if search else "",
+        search=search_section(artifact, search) if search else "",
         line=numbers_line(artifact, rows.means),
         numbers=numbers_table(artifact, rows.means, rows.labels),
         verdicts=verdicts,

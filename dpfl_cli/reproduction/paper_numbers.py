@@ -5,7 +5,6 @@ in the words of our labels.
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ def check_numbers(artifact: Artifact) -> None:
 def _none(artifact: Artifact, label: str) -> list[str]:
     """[""] where rows may lack a label: a run does, or they are of several runs."""
     several = artifact.best or any(isinstance(one, Derived) for one in artifact.measures.values())
-    runs = chain.from_iterable(map(artifact.declared, artifact.sizes))
+    runs = (run for scale in artifact.sizes for run in artifact.at(scale).declared)
     return [""] if several or any(label not in run.labels for run in runs) else []
 
 

@@ -58,12 +58,12 @@ def rehearse(job: Job) -> None:
 
 def _make(job: Job, shown: int) -> None:
     """All that is made of an artifact's runs, these being made up."""
-    artifact, scale = job.artifact, job.scale
+    artifact = job.artifact
     records = {cell.plan.id: made_up(artifact, cell.plan, shown) for cell in job.cells}
     rows = rows_of_runs(artifact, job.cells, records, job.rows)
-    page(artifact, scale, rows, judge(artifact, scale, rows), "", [], job.table)
+    page(artifact, rows, judge(artifact, rows), "", [], job.table)
     if artifact.figures:
-        canvas_of(artifact, scale, rows)
+        canvas_of(artifact, rows)
 
 
 def check_metrics(job: Job, store: RunStore) -> None:
@@ -103,7 +103,7 @@ def _tried(job: Job, store: RunStore) -> Iterator[RunRecord]:
     """The first run of every method and model, at the smallest size there is before these cells."""
     smallest = next(scale for scale in SCALES if scale in job.artifact.sizes)
     tried = set()
-    for cell in chain(requests(job.artifact, smallest), job.cells):
+    for cell in chain(requests(job.artifact.at(smallest)), job.cells):
         config = cell.config()
         kind = config["algorithm"]["name"], config["model"]["name"]
         if kind not in tried:

@@ -170,7 +170,7 @@ class Shown(Made):
     def minutes(self) -> float | None:
         if self.declared is None or self.declared.runs_of:
             return None
-        return self.declared.size(self.scale).minutes if self.declared.trains else 0.0
+        return self.declared.size.minutes if self.declared.trains else 0.0
 
     @property
     def at_edge(self) -> int:
@@ -185,7 +185,7 @@ class Shown(Made):
     @cached_property
     def commands(self) -> list[str]:
         """The `dpfl run` lines that its runs amount to."""
-        return list(commands(self.declared, self.scale)) if self.declared else []
+        return list(commands(self.declared)) if self.declared else []
 
     @cached_property
     def presets(self) -> dict[str, str]:
@@ -326,7 +326,7 @@ def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Sho
     for name, scales in itertools.groupby(whole, lambda one: one.artifact):
         mine, declared, before = list(scales), artifacts.get(name), None
         for made in mine:
-            known = declared if declared and made.scale in declared.sizes else None
+            known = declared.at(made.scale) if declared and made.scale in declared.sizes else None
             before = Shown(
                 **vars(made), declared=known, scales=[one.scale for one in mine], before=before
             )

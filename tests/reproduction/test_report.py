@@ -50,7 +50,7 @@ KNOWN = {"demo/one": HOSTILE}
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("outputs")
-    reproduce([HOSTILE], "quick", root, lambda line: None, quiet=True)
+    reproduce([HOSTILE], root, lambda line: None, quiet=True)
     return root
 
 
