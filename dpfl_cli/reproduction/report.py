@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,22 +39,6 @@ from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 ASSETS = ("report.css", "report.js")
 FINDINGS = (HOLDS, FAILS, UNDECIDED, NOT_RUN)
 COUNTED = {name: title for name, title in GROUPS.items() if name != "invariant"}
-Of = Callable[[str, Mapping[str, Any]], bool]  # of a page and one of its runs
-# hours that scale=paper may take on two cores, and the runs that they are for, where not all
-BUDGET: Mapping[str, Mapping[str, Of | None]] = {
-    "adaptdp": {"2 without table5": lambda page, run: page != "table5"},
-    "dynamic": {"2": None},
-    "fedexp": {"2": None},
-    "fednew": {"8": None},
-    "scaffnew": {
-        "2.5 for mushrooms": lambda page, run: page in ("fig12", "fig12_splits", "scaling"),
-        "3 for CIFAR-10 in fig2 and fig3, which have five seeds, at one horizon and at five": (
-            lambda page, run: page in ("fig2", "fig3") and run["labels"]["task"] == "cifar10"
-        ),
-    },
-}
-# hours on two cores with nothing else running, by docs/speed.md
-ON_TWO_CORES = {"dynamic": "about 2.2", "fedexp": "2.0", "fednew": "about 11.5"}
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
 POINTS = 80  # rounds of a curve that a plot keeps
 
@@ -253,23 +237,17 @@ def numbers(lines: Iterable[str]) -> str:
     return "; ".join(texts)
 
 
-def of_these(shown: Sequence[Shown]) -> str:
-    """The same of pages that say less of what the papers found, which count among them."""
-    standins = numbers(one.numbers_at_full_size for one in shown if one.standin)
-    untrained = numbers(one.numbers_at_full_size for one in shown if not one.manifest["runs"])
-    return (
-        f"of these, on pages of stand-ins alone: {standins}; on pages where nothing is trained, of "
-        f"settings, counts and closed forms: {untrained}"
-    )
+def hours(shown: Iterable[Shown], task: str = "") -> str:
+    """What all runs of artifacts took, a run that several of them share once; on GPUs apart.
 
-
-def hours(shown: Iterable[Shown], of: Of = lambda page, run: True) -> str:
-    """What all runs of artifacts took, a run that several of them share once; on GPUs apart."""
+    Args:
+      task: of the runs of a task alone.
+    """
     runs = {
         run["id"]: run
         for one in shown
         for run in one.manifest["runs"]
-        if of(one.artifact.partition("/")[2], run)
+        if not task or run["labels"]["task"] == task
     }
     took = Counter[bool]()
     for run in runs.values():
@@ -278,33 +256,15 @@ def hours(shown: Iterable[Shown], of: Of = lambda page, run: True) -> str:
     return " and ".join(texts) or DASH
 
 
-def budget(paper: str, shown: Sequence[Shown]) -> str:
-    """What a paper's pages may take, and what those runs that it is for took."""
-    asked = [
-        f"{words}; so counted {hours(shown, of)}" if of else words
-        for words, of in BUDGET.get(paper, {}).items()
-    ]
-    return f" (budget: {'; '.join(asked)})" if asked else ""
-
-
-def partly(shown: Iterable[Shown]) -> int:
-    """How many of the papers' claims compare runs on stand-ins and others too."""
-    claims = [one for each in shown for one in each.claims if not one.ours]
-    return sum(one.data == PARTLY for one in claims)
-
-
 def _filled(file: str, **given: Any) -> str:
     """A template filled in with what is given and what all of them may use."""
     return template(file)(
         groups=COUNTED,
         findings=FINDINGS,
         totals=totals,
-        budget=budget,
-        partly=partly,
+        partly=PARTLY,
         hours=hours,
         numbers=numbers,
-        of_these=of_these,
-        two_cores=ON_TWO_CORES,
         changed=CHANGED,
         interval=interval_text,
         **given,
