@@ -30,7 +30,7 @@ from dpfl_cli.reproduction.look import (
     short,
 )
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Where
-from dpfl_cli.reproduction.rows import Rows, as_list, in_order, matching, records
+from dpfl_cli.reproduction.rows import Rows, as_list, in_order, labels_of, matching, records
 
 FEW, LOW = 3, 2.1  # more rows of panels than that are lower, in inches, to be seen together
 NARROW, USUAL = 2.0, 3.3  # inches of a panel, at least and at most
@@ -63,8 +63,8 @@ class _Drawing:
     """One figure: its cells, its panels, and how large it is in inches."""
 
     def __init__(self, artifact: Artifact, spec: Figure, rows: Rows) -> None:
-        self.artifact, self.spec, self.rows, self.labels = artifact, spec, rows.means, rows.labels
-        found = matching(self.rows, {**spec.where, MEASURE: spec.measures}, self.labels)
+        self.artifact, self.spec, self.rows = artifact, spec, rows.means
+        found = matching(self.rows, {**spec.where, MEASURE: spec.measures})
         found = found[found["value"].notna()]
         self.column = spec.series or MEASURE  # a line or a bar for each of its values
         below = (found["value"] <= 0) & ("y" in spec.log)  # a logarithmic axis has no place for
@@ -98,7 +98,7 @@ class _Drawing:
 
     def _beside(self, cells: pd.DataFrame, measure: str) -> pd.Series:
         """What another measure says where these cells are."""
-        keys = [*self.labels, ROUND, RANK]
+        keys = [*labels_of(cells), ROUND, RANK]
         values = self.rows[self.rows[MEASURE] == measure].set_index(keys)["value"]
         return cells[keys].join(values, on=keys)["value"]
 
@@ -118,11 +118,11 @@ class _Drawing:
                 axis.set_visible(False)
                 continue
             panel = dict(zip(spec.panels, key, strict=True))
-            inside = matching(self.found, panel, self.labels)
+            inside = matching(self.found, panel)
             words = ", ".join(heading(artifact, *pair) for pair in panel.items())
             axis.set_title(in_even_lines(words, letters) if words else "")
             if spec.kind == "heatmap":
-                row = matching(self.found, dict(list(panel.items())[:-1]), self.labels)
+                row = matching(self.found, dict(list(panel.items())[:-1]))
                 images[position // self.across] = self._heatmap(axis, inside, row["value"])
                 continue
             if spec.kind == "lines":
@@ -208,7 +208,7 @@ class _Drawing:
         the panel's; in the colour of its series, if they are several.
         """
         where = {MEASURE: measure, **{name: [*as_list(one), ""] for name, one in panel.items()}}
-        found = matching(self.rows, where, self.labels)
+        found = matching(self.rows, where)
         found = found[np.isfinite(found["value"])]
         values = found["value"].map("{:.6g}".format).astype(float)
         places = dict(zip(values, found[self.column], strict=True))  # -> whose it is

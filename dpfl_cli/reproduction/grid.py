@@ -186,7 +186,7 @@ def _in_grids(rules: Sequence[Best], where: Where, runs: Sequence[Run]) -> set[i
         for name in rule.over:
             if name not in labels:
                 raise ConfigError(f"search: best: over: no label '{name}'; {nearest(name, labels)}")
-        mine = matching(matching(frame, where, labels), rule.where, labels)
+        mine = matching(matching(frame, where), rule.where)
         beside = [name for name in labels if name not in rule.over] or (lambda row: 0)
         many = mine.groupby(beside, dropna=False)[rule.over[0]].transform("size") > 1
         inside |= set(mine.index[many])

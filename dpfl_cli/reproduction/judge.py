@@ -226,7 +226,7 @@ def sourced(artifact: Artifact, rows: Rows, data: Collection[str]) -> Rows:
         @cache
         def of(place: LabelValues) -> str:
             given = {name: one for name, one in zip(rows.labels, place, strict=True) if one != ""}
-            return " ".join(set(matching(known, given, rows.labels)[SOURCES])) or every
+            return " ".join(set(matching(known, given)[SOURCES])) or every
 
         frame[SOURCES] = [of(place) for place in places(frame, rows.labels)]
     return replace(rows, frame=frame)

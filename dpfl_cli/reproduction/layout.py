@@ -11,7 +11,15 @@ from dpfl_cli.reproduction.artifact import Artifact, Table
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import DASH, LARGE, MEASURE, RANK, ROUND, Measure
 from dpfl_cli.reproduction.reduce import edges_text
-from dpfl_cli.reproduction.rows import LabelValues, Row, Rows, in_order, matching, records
+from dpfl_cli.reproduction.rows import (
+    LabelValues,
+    Row,
+    Rows,
+    in_order,
+    labels_of,
+    matching,
+    records,
+)
 from dpfl_cli.reproduction.search import search_section
 from dpfl_cli.reproduction.templating import table_row, template
 from dpfl_cli.reproduction.verdict import EQUAL_VARIANCES, interval_text
@@ -56,7 +64,7 @@ def page(
         edges=edges_text(artifact, rows),
         search=search_section(artifact, search) if search else "",
         line=numbers_line(artifact, rows.means),
-        numbers=numbers_table(artifact, rows.means, rows.labels),
+        numbers=numbers_table(artifact, rows.means),
         verdicts=verdicts,
         intervals=_intervals,
         reading=_reading,
@@ -69,7 +77,7 @@ def page(
 
 def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
     """One table: a line per combination of `rows`, a column per combination of `columns`."""
-    found = records(matching(rows.means, {**spec.where, MEASURE: spec.cells}, rows.labels))
+    found = records(matching(rows.means, {**spec.where, MEASURE: spec.cells}))
     if not found:
         return "(no numbers at this scale)"
     signed = _signed(artifact, spec.cells)
@@ -163,13 +171,13 @@ def _paper(artifact: Artifact, cells: Sequence[Row]) -> str:
     return (", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")) or DASH
 
 
-def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
+def numbers_table(artifact: Artifact, rows: pd.DataFrame) -> str:
     """Every cell that has a paper's number: the difference, or from a factor of 10 on the ratio;
     and in standard errors.
     """
     lines = []
     for cell in records(beside(artifact, rows)):
-        values = (cell[name] for name in (*labels, RANK, ROUND) if cell[name] != "")
+        values = (cell[name] for name in (*labels_of(rows), RANK, ROUND) if cell[name] != "")
         which = ", ".join(map(artifact.title_of, values))
         errors = f"{cell['errors']:+.1f}" if math.isfinite(cell["errors"]) else DASH
         measure = measure_of(artifact, cell)

@@ -27,11 +27,12 @@ from dpfl_cli.reproduction.rows import (
     Row,
     Rows,
     is_number,
+    labels_of,
     matching,
     places,
     records,
 )
-from dpfl_cli.reproduction.tables import framed, labels_of, rows_of
+from dpfl_cli.reproduction.tables import framed, rows_of
 from dpfl_cli.simulation.store import RunRecord
 
 EDGES = "edges"  # column of winners: label -> where it is at an end of its axis
@@ -63,7 +64,7 @@ def rows_of_runs(
         found = set(places(searched, labels))
         others = rows[[place not in found for place in places(rows, labels)]]
         ground = pd.concat([others, searched], ignore_index=True)
-    choices = [(rule, chosen(artifact, rule, ground, labels)) for rule in artifact.best]
+    choices = [(rule, chosen(artifact, rule, ground)) for rule in artifact.best]
     best = {place for _, winners in choices for place in places(winners, labels)}
     inside = [
         one for one in cells if tuple(one.run.labels.get(name, "") for name in labels) in best
@@ -71,16 +72,16 @@ def rows_of_runs(
     of_best = measured(artifact, inside, records, late, labels)
     rows = pd.concat([rows, of_best], ignore_index=True)
     for rule, winners in choices:
-        rows = marked(rule, winners, rows, labels)
+        rows = marked(rule, winners, rows)
     for name in late:
         mine = rows[rows[MEASURE] == name]
-        rows = rows.drop(mine.index.difference(matching(mine, measures[name].where, labels).index))
+        rows = rows.drop(mine.index.difference(matching(mine, measures[name].where).index))
     added = [row for choice in choices for row in rows_of_winners(artifact, *choice)]
     rows = pd.concat([rows, framed(artifact, labels, added)], ignore_index=True)
     for name, measure in derived.items():
-        made = _derived(name, measure, rows_of(artifact, rows, labels))
+        made = _derived(name, measure, rows_of(artifact, rows))
         rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
-    return rows_of(artifact, beside_paper(artifact, rows), labels)
+    return rows_of(artifact, beside_paper(artifact, rows))
 
 
 def measured(
@@ -126,17 +127,17 @@ def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
 # --- the best cell of a grid, chosen by the means over seeds -------------------------------------
 
 
-def chosen(
-    artifact: Artifact, rule: Best, rows: pd.DataFrame, labels: Sequence[str]
-) -> pd.DataFrame:
+def chosen(artifact: Artifact, rule: Best, rows: pd.DataFrame) -> pd.DataFrame:
     """The best cells of every grid by their means over seeds, each once; diverged ones never are.
 
     Columns: the labels, the round where one is chosen at each, rank, edges (by label).
     """
     measure = artifact.measures[rule.by]
     at_rounds = isinstance(measure, Metric) and measure.at == "series"
-    mine = matching(rows[rows[MEASURE] == rule.by], rule.where, labels)
-    beside = [name for name in labels if name not in rule.over] + ([ROUND] if at_rounds else [])
+    mine = matching(rows[rows[MEASURE] == rule.by], rule.where)
+    beside = [name for name in labels_of(rows) if name not in rule.over] + (
+        [ROUND] if at_rounds else []
+    )
     keys = [*beside, *rule.over]
     means = mine.groupby(keys, sort=False, dropna=False)["value"].mean().reset_index()
     lower = measure.better == "lower"
@@ -150,12 +151,10 @@ def chosen(
     return pd.DataFrame(winners, columns=[*keys, RANK, EDGES], dtype=object)
 
 
-def marked(
-    rule: Best, winners: pd.DataFrame, rows: pd.DataFrame, labels: Sequence[str]
-) -> pd.DataFrame:
+def marked(rule: Best, winners: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with rank and edge where they belong to a chosen cell."""
     keys = list(winners.columns.drop([RANK, EDGES]))
-    mine = matching(rows, rule.where, labels)[keys]
+    mine = matching(rows, rule.where)[keys]
     found = mine.merge(winners, "left", keys).set_axis(mine.index).dropna(subset=RANK)
     rows = rows.copy()
     rows.loc[found.index, BEST] |= found[RANK] == 1

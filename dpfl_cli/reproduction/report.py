@@ -32,7 +32,8 @@ from dpfl_cli.reproduction.judge import (
 )
 from dpfl_cli.reproduction.measure import DASH, MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.tables import CSV, labels_of
+from dpfl_cli.reproduction.rows import labels_of
+from dpfl_cli.reproduction.tables import CSV
 from dpfl_cli.reproduction.templating import MARKDOWN, template
 from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 

@@ -78,12 +78,10 @@ class Rows:
     Attributes:
       frame: columns: the labels; measure, round, seed, value, text, best, rank, and what tables
         show. A label that a row does not have is "".
-      labels: the names of the labels.
       measures: by name; those that `Best` adds are not among them.
     """
 
     frame: pd.DataFrame
-    labels: Sequence[str]
     measures: dict[str, Measure]
     known: Mapping[str, Sequence[Any]]  # values of labels, and all measures, best.<label> too
     whole: Rows | None = None  # in a derived measure: the rows of all combinations
@@ -91,11 +89,16 @@ class Rows:
     # where the data of all cells come from that were asked for, if the column SOURCES says it
     origins: set[str] = field(default_factory=set, compare=False)
 
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names of the labels."""
+        return labels_of(self.frame)
+
     def where(self, **labels: Any) -> Rows:
         """The rows with these labels: a value, a list of values, or between(low, high)."""
         labels = {name: one for name, one in labels.items() if one != OTHERS}
         check_values(labels, self.known)
-        return replace(self, frame=matching(self.frame, labels, self.labels))
+        return replace(self, frame=matching(self.frame, labels))
 
     def __call__(self, measure: str, **labels: Any) -> Sample:
         """One cell, seed by seed; with best=OTHERS the best of those with the other labels, which
@@ -288,10 +291,15 @@ def check_label(name: str, labels: Iterable[str]) -> None:
         raise ConfigError(f"no label '{name}'; {nearest(name, known)}")
 
 
-def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.DataFrame:
+def labels_of(frame: pd.DataFrame) -> list[str]:
+    """The labels of a frame of rows: its columns before the measure."""
+    return list(takewhile(lambda name: name != MEASURE, map(str, frame)))
+
+
+def matching(frame: pd.DataFrame, where: Where) -> pd.DataFrame:
     """The rows with these labels; a ConfigError names a label that there is not."""
     for name in where:
-        check_label(name, labels)
+        check_label(name, labels_of(frame))
         if name not in frame:
             return frame.iloc[:0]
     rows = np.arange(len(frame))

@@ -110,14 +110,14 @@ def search(artifact: Artifact, ended: Ended) -> Job:
     names = list(dict.fromkeys(rule.by for rule in artifact.best))
 
     def named(what: str, wheres: Sequence[Where]) -> set[LabelValues]:
-        found = [set(places(matching(frame, where, labels), labels)) for where in wheres]
+        found = [set(places(matching(frame, where), labels)) for where in wheres]
         if not all(found):
             raise ConfigError(f"artifact {artifact.name}: search: {what}: no run has these labels")
         return set[LabelValues]().union(*found)
 
     def best(rows: pd.DataFrame, keep: int = 0) -> set[LabelValues]:
         rules = [replace(rule, top=keep or rule.top) for rule in artifact.best]
-        found = (chosen(artifact, rule, rows, labels) for rule in rules)
+        found = (chosen(artifact, rule, rows) for rule in rules)
         return {place for winners in found for place in places(winners, labels)}
 
     checked, always = named("whole", declared.whole), named("always", declared.always)
@@ -146,9 +146,7 @@ def search(artifact: Artifact, ended: Ended) -> Job:
     ]
     exact["kept"] = [place in winners for place in places(exact, labels)]
     table = pd.concat([rough.assign(stage=REDUCED), exact])
-    by_rule = [
-        matching(table[table[MEASURE] == rule.by], rule.where, labels) for rule in artifact.best
-    ]
+    by_rule = [matching(table[table[MEASURE] == rule.by], rule.where) for rule in artifact.best]
     text = pd.concat(by_rule)[["stage", *labels, "value", "kept"]].to_csv(index=False)
     return Job(artifact, last, (reduced, full), rows, text)
 
@@ -170,7 +168,7 @@ def search_section(artifact: Artifact, text: str) -> str:
     rules = []
     for rule in artifact.best:
         beside = [name for name in labels if name not in rule.over]
-        grids = matching(frame, rule.where, labels).groupby(beside or (lambda row: 0), sort=False)
+        grids = matching(frame, rule.where).groupby(beside or (lambda row: 0), sort=False)
         rules.append(_compared(artifact, rule, [grid for _, grid in grids], beside))
     return template("search.md.j2")(
         title_of=artifact.title_of,

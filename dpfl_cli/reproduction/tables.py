@@ -10,7 +10,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, Row, Rows
+from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, Row, Rows, labels_of
 
 CSV = ("table.csv", "series.csv")  # all rows of an artifact
 NUMBERS = ["seeds", "epsilon", "epsilon_target", "delta", "epsilon_paper", "releases"]
@@ -30,18 +30,12 @@ def framed(
     return frame
 
 
-def labels_of(frame: pd.DataFrame) -> list[str]:
-    """The labels of a frame of rows: its columns before the measure."""
-    columns = [str(name) for name in frame]
-    return columns[: columns.index(MEASURE)]
-
-
-def rows_of(artifact: Artifact, frame: pd.DataFrame, labels: Sequence[str]) -> Rows:
+def rows_of(artifact: Artifact, frame: pd.DataFrame) -> Rows:
     """A frame with what the artifact declares, which is what claims are checked against."""
     known = {**artifact.choices, MEASURE: artifact.measure_names}
     # columns of one type lie together when copied: rows are taken of it in half of the time
     plain = frame.astype(dict.fromkeys(frame.select_dtypes("string"), object)).copy()
-    return Rows(plain, labels, dict(artifact.measures), known)
+    return Rows(plain, dict(artifact.measures), known)
 
 
 def to_csv(rows: Rows) -> dict[str, str]:
@@ -76,7 +70,7 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
         raise ConfigError(
             f"table.csv: damaged ({error}); make it again with dpfl reproduce"
         ) from None
-    return rows_of(artifact, beside_paper(artifact, framed(artifact, labels, frame)), labels)
+    return rows_of(artifact, beside_paper(artifact, framed(artifact, labels, frame)))
 
 
 def label_of(text: Any) -> Any:

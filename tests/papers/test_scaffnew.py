@@ -36,7 +36,7 @@ from tests.reproduction.small import ONE
 
 
 def rows_from(artifact: Artifact, labels: list[str], rows: list[Row]) -> Rows:
-    return rows_of(artifact, framed(artifact, labels, rows), labels)
+    return rows_of(artifact, framed(artifact, labels, rows))
 
 
 def test_an_undefined_fit_is_no_better_and_said_in_the_table() -> None:

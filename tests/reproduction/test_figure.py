@@ -63,7 +63,7 @@ def drawn(
         for seed, value in enumerate(values)
     ]
     labels = [name for name in numbers[0][0] if name != MEASURE]
-    return canvas_of(artifact, rows_of(artifact, framed(artifact, labels, rows), labels))
+    return canvas_of(artifact, rows_of(artifact, framed(artifact, labels, rows)))
 
 
 def titles(canvas: Canvas) -> list[str]:

@@ -218,7 +218,7 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
         "in the median 2.0 % apart"
     )
     mine = frame[cell].assign(paper=frame[cell]["value"] * [1e-3, 20, 1.25])
-    shown = numbers_table(ONE, mine, ["method", "clip"]).splitlines()
+    shown = numbers_table(ONE, mine).splitlines()
     assert [line.split(" | ")[4] for line in shown[2:]] == ["x 1e+03", "x 0.05", "-20.0 %"]
     errors = [float(line.split(" | ")[5].rstrip(" |")) for line in shown[2:]]
     runs = dataclasses.replace(ONE, paper_runs=4)
@@ -228,7 +228,7 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
     assert errors == pytest.approx(list(gaps / (own + mine["paper_std"] ** 2) ** 0.5), abs=0.06)
     wanted = gaps / (own + mine["paper_std"] ** 2 / 4) ** 0.5
     assert list(with_runs["errors"]) == pytest.approx(list(wanted))
-    without = numbers_table(ONE, mine.assign(paper_std=math.nan), ["method", "clip"])
+    without = numbers_table(ONE, mine.assign(paper_std=math.nan))
     alone = [float(line.split(" | ")[5].rstrip(" |")) for line in without.splitlines()[2:]]
     assert alone == pytest.approx(list(gaps / own**0.5), abs=0.06)
     shown = dataclasses.replace(rows, frame=rows.frame.assign(paper=rows.frame["value"]))
@@ -355,7 +355,7 @@ def test_a_papers_claim_is_put_to_the_numbers_that_the_paper_prints(rows: Rows) 
         theirs.get(tuple(place), math.nan) if name == "distance" else math.nan
         for name, *place in there
     ]
-    known = rows_of(ONE, frame.assign(paper=given), rows.labels)
+    known = rows_of(ONE, frame.assign(paper=given))
 
     def ahead(rows: Rows, **labels: Any) -> Iterator[Comparison]:
         yield from every(below, "distance", "method", method=("fedexp", "fedavg"), **labels)(rows)
@@ -480,7 +480,7 @@ def test_a_claim_about_cells_of_another_size_is_not_run(rows: Rows) -> None:
 
     artifact = changed(runs=more, claims=[asks(method="fedexp", clip=30)])
     rehearsed(artifact.at("smoke"))
-    (verdict,) = judge(artifact, rows_of(artifact, rows.frame, rows.labels))
+    (verdict,) = judge(artifact, rows_of(artifact, rows.frame))
     assert verdict.finding == "not run at this size"
 
 
@@ -493,7 +493,7 @@ def test_a_source_that_is_no_place_in_the_paper_is_refused(source: str) -> None:
 def test_a_label_that_is_true_is_not_one() -> None:
     frame = pd.DataFrame({"bias": [True, 1, False, 0.0, "1"]}, dtype=object)
     for wanted, found in ((True, [0]), (1, [1]), ([False, "1"], [2, 4]), (0, [3])):
-        assert list(matching(frame, {"bias": wanted}, ["bias"]).index) == found
+        assert list(matching(frame, {"bias": wanted}).index) == found
 
 
 def test_metrics_that_nothing_reports_are_empty_cells(outputs: Path) -> None:
@@ -604,13 +604,13 @@ def test_what_a_field_may_be_given_as() -> None:
 def test_what_a_claim_yields_is_a_comparison() -> None:
     wrong = Claim("wrong", "It is true", "ours", lambda rows: iter([True]))
     with pytest.raises(ConfigError, match="claim wrong: True is no comparison; yield above"):
-        judge(changed(claims=[wrong]), Rows(pd.DataFrame(), [], {}, {}))
+        judge(changed(claims=[wrong]), Rows(pd.DataFrame(), {}, {}))
 
 
 def test_a_claim_that_ends_at_its_first_comparison_is_refused() -> None:
     first = Claim("first", "It is true", "ours", lambda rows: exact(True, "x"))
     with pytest.raises(ConfigError, match="claim first: returns a comparison; yield every one"):
-        judge(changed(claims=[first]), Rows(pd.DataFrame(), [], {}, {}))
+        judge(changed(claims=[first]), Rows(pd.DataFrame(), {}, {}))
     with pytest.raises(ConfigError, match="falls: a seed's truth is None; return True or False"):
         each_seed([True, None], "falls")  # type: ignore[list-item]
 
