@@ -29,7 +29,7 @@ from dpfl_cli.reproduction.look import (
     saved,
     short,
 )
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Where
+from dpfl_cli.reproduction.measure import Where
 from dpfl_cli.reproduction.rows import Rows, as_list, in_order, labels_of, matching, records
 
 FEW, LOW = 3, 2.1  # more rows of panels than that are lower, in inches, to be seen together
@@ -64,9 +64,9 @@ class _Drawing:
 
     def __init__(self, artifact: Artifact, spec: Figure, rows: Rows) -> None:
         self.artifact, self.spec, self.rows = artifact, spec, rows.means
-        found = matching(self.rows, {**spec.where, MEASURE: spec.measures})
+        found = matching(self.rows, {**spec.where, "measure": spec.measures})
         found = found[found["value"].notna()]
-        self.column = spec.series or MEASURE  # a line or a bar for each of its values
+        self.column = spec.series or "measure"  # a line or a bar for each of its values
         below = (found["value"] <= 0) & ("y" in spec.log)  # a logarithmic axis has no place for
         self.found, self.below = found[~below], set(found.loc[below, self.column])
         if isinstance(spec.spread, str):
@@ -98,8 +98,8 @@ class _Drawing:
 
     def _beside(self, cells: pd.DataFrame, measure: str) -> pd.Series:
         """What another measure says where these cells are."""
-        keys = [*labels_of(cells), ROUND, RANK]
-        values = self.rows[self.rows[MEASURE] == measure].set_index(keys)["value"]
+        keys = [*labels_of(cells), "round", "rank"]
+        values = self.rows[self.rows["measure"] == measure].set_index(keys)["value"]
         return cells[keys].join(values, on=keys)["value"]
 
     def values(self, name: str) -> list[Any]:
@@ -140,7 +140,7 @@ class _Drawing:
         for column in axes.T:
             *_, last = (axis for axis in column if axis.get_visible())
             last.set_xlabel(textwrap.fill(across, letters))
-        up = [spec.y] if spec.kind == "heatmap" else self.values(MEASURE)
+        up = [spec.y] if spec.kind == "heatmap" else self.values("measure")
         for first, *_ in axes:
             first.set_ylabel(spec.y_title or self._axis_title(up))
         for number, image in images.items():
@@ -154,7 +154,7 @@ class _Drawing:
         """
         if not self.spec.spread or cells["std"].isna().all():
             return []
-        known = self.artifact.measures.get(cells[MEASURE].iloc[0])
+        known = self.artifact.measures.get(cells["measure"].iloc[0])
         # what was chosen among values of a setting, as local steps, is not negative
         bounds = known.bounds if known else (0.0, None)
         width = cells["std"].fillna(0)
@@ -207,7 +207,7 @@ class _Drawing:
         """Vertical lines at every different value of a measure whose labels, where it has them, are
         the panel's; in the colour of its series, if they are several.
         """
-        where = {MEASURE: measure, **{name: [*as_list(one), ""] for name, one in panel.items()}}
+        where = {"measure": measure, **{name: [*as_list(one), ""] for name, one in panel.items()}}
         found = matching(self.rows, where)
         found = found[np.isfinite(found["value"])]
         values = found["value"].map("{:.6g}".format).astype(float)
@@ -287,7 +287,7 @@ class _Drawing:
             if math.isnan(cell["value"]):
                 text, colour = "div.", "#444444"
             axis.text(x, y, text, color=colour, ha="center", va="center", fontsize=6.5)
-            if cell[BEST]:
+            if cell["best"]:
                 corner = x - 0.48, y - 0.48
                 axis.add_patch(
                     Rectangle(corner, 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2)
@@ -311,7 +311,7 @@ def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]
 
 
 def _title(artifact: Artifact, drawn: Sequence[_Drawing], wide: int) -> str:
-    runs = pd.concat([one.found for one in drawn]).dropna(subset=SEED)["n"]  # fits have no seed
+    runs = pd.concat([one.found for one in drawn]).dropna(subset="seed")["n"]  # fits have no seed
     parts = [artifact.name, f"scale {artifact.scale}", *([] if artifact.full else ["reduced size"])]
     if len(runs) and artifact.trains:
         count = "–".join(dict.fromkeys(f"{n:.0f}" for n in (runs.min(), runs.max())))

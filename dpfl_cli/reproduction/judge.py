@@ -17,7 +17,6 @@ from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.claim import Claim
 from dpfl_cli.reproduction.comparison import Comparison
 from dpfl_cli.reproduction.grid import Cell, labelled, runs_of
-from dpfl_cli.reproduction.measure import MEASURE
 from dpfl_cli.reproduction.rows import SOURCES, LabelValues, Missing, Rows, matching, places
 from dpfl_cli.reproduction.verdict import (
     FAILS,
@@ -306,7 +305,7 @@ def beside(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     """
     times = [name for name, one in artifact.measures.items() if one.unit == "s"]
     known = rows[rows["paper"].notna() & rows["value"].notna()]
-    known = known[~known[MEASURE].isin(times)]
+    known = known[~known["measure"].isin(times)]
     gap = known["value"] - known["paper"]
     ours = (known["std"].astype(float) ** 2 / known["n"].clip(lower=1)).fillna(0)
     error = (ours + known["paper_std"].fillna(0) ** 2 / max(artifact.paper_runs, 1)) ** 0.5

@@ -9,7 +9,7 @@ import pandas as pd
 from dpfl_cli.privacy.nominal import rounded_up
 from dpfl_cli.reproduction.artifact import Artifact, Table
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
-from dpfl_cli.reproduction.measure import DASH, LARGE, MEASURE, RANK, ROUND, Measure
+from dpfl_cli.reproduction.measure import DASH, LARGE, Measure
 from dpfl_cli.reproduction.reduce import edges_text
 from dpfl_cli.reproduction.rows import (
     LabelValues,
@@ -77,7 +77,7 @@ def page(
 
 def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
     """One table: a line per combination of `rows`, a column per combination of `columns`."""
-    found = records(matching(rows.means, {**spec.where, MEASURE: spec.cells}))
+    found = records(matching(rows.means, {**spec.where, "measure": spec.cells}))
     if not found:
         return "(no numbers at this scale)"
     signed = _signed(artifact, spec.cells)
@@ -99,8 +99,8 @@ def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
         line = [artifact.title_of(value) if value != "" else DASH for value in start]
         for key in across:
             cells = inside.get((*start, *key), [])
-            cells.sort(key=lambda cell: spec.cells.index(cell[MEASURE]))
-            ours = [_ours(artifact, cell, cell[MEASURE] in signed) for cell in cells]
+            cells.sort(key=lambda cell: spec.cells.index(cell["measure"]))
+            ours = [_ours(artifact, cell, cell["measure"] in signed) for cell in cells]
             line.append(", ".join(ours) or DASH)
             if key in printed:
                 line.append(_paper(artifact, cells))
@@ -137,7 +137,7 @@ def _is_printed(cell: Row) -> bool:
 
 def heading(artifact: Artifact, name: str, value: Any) -> str:
     """A label's value with the label's name, where the value alone says nothing."""
-    if name == ROUND:
+    if name == "round":
         return f"round {value}"
     shown = artifact.title_of(value)
     return shown if isinstance(value, str) else f"{artifact.title_of(name)} {shown}"
@@ -145,7 +145,7 @@ def heading(artifact: Artifact, name: str, value: Any) -> str:
 
 def measure_of(artifact: Artifact, cell: Row) -> Measure:
     """What a cell is of; what was chosen (best.<label>) is shown like any measure."""
-    return artifact.measures.get(cell[MEASURE], Measure())
+    return artifact.measures.get(cell["measure"], Measure())
 
 
 def _ours(artifact: Artifact, cell: Row, signed: bool) -> str:
@@ -153,12 +153,12 @@ def _ours(artifact: Artifact, cell: Row, signed: bool) -> str:
     if cell["text"]:
         return str(cell["text"]) + edge
     text = measure_of(artifact, cell).text(cell["value"], cell["std"])
-    if text == DASH and cell["note"] and not cell[ROUND]:
+    if text == DASH and cell["note"] and not cell["round"]:
         return f"{DASH} ({cell['note']})"
     text += f" ({cell['diverged']} of {cell['n']} diverged)" if cell["diverged"] else ""
     if 0 < cell["unknown"] < cell["n"] and not cell["diverged"]:
         text += f" (undefined in {cell['unknown']} of {cell['n']} seeds)"
-    trained = cell[MEASURE] in artifact.measures and not math.isnan(cell["seed"])
+    trained = cell["measure"] in artifact.measures and not math.isnan(cell["seed"])
     if trained and cell["n"] < cell["seeds"]:
         text += f" ({cell['n']} of {cell['seeds']:g} seeds)"
     return text + edge
@@ -177,7 +177,7 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame) -> str:
     """
     lines = []
     for cell in records(beside(artifact, rows)):
-        values = (cell[name] for name in (*labels_of(rows), RANK, ROUND) if cell[name] != "")
+        values = (cell[name] for name in (*labels_of(rows), "rank", "round") if cell[name] != "")
         which = ", ".join(map(artifact.title_of, values))
         errors = f"{cell['errors']:+.1f}" if math.isfinite(cell["errors"]) else DASH
         measure = measure_of(artifact, cell)
@@ -186,7 +186,7 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame) -> str:
         relative = f"{100 * share:+.1f} %" if math.isfinite(share) else DASH
         far = cell["ratio"] >= FAR or cell["ratio"] <= 1 / FAR
         relative = f"x {cell['ratio']:.2g}" if far else relative
-        lines.append([which, artifact.title_of(cell[MEASURE]), ours, paper, relative, errors])
+        lines.append([which, artifact.title_of(cell["measure"]), ours, paper, relative, errors])
     return markdown(["cell", "measure", "ours", "paper", "difference", "in standard errors"], lines)
 
 

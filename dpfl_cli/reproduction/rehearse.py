@@ -19,7 +19,6 @@ from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import requests
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.measure import BEST, MEASURE
 from dpfl_cli.reproduction.numbers import applies
 from dpfl_cli.reproduction.paper_numbers import check_numbers
 from dpfl_cli.reproduction.reduce import rows_of_runs
@@ -143,7 +142,7 @@ def check_names(artifact: Artifact) -> None:
             for number, one in enumerate(getattr(artifact, kind))
         },
     }
-    known = {BEST: (True, False), MEASURE: measures, **artifact.choices}
+    known = {"best": (True, False), "measure": measures, **artifact.choices}
     for place, part in parts.items():
         for field, (what, among) in names.items():
             given = getattr(part, field, None) or ()

@@ -30,7 +30,7 @@ from dpfl_cli.reproduction.judge import (
     STANDINS,
     Verdict,
 )
-from dpfl_cli.reproduction.measure import DASH, MEASURE, ROUND
+from dpfl_cli.reproduction.measure import DASH
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import labels_of
 from dpfl_cli.reproduction.tables import CSV
@@ -194,10 +194,10 @@ class Shown(Made):
         parts = [pd.read_csv(self.folder / name) for name in CSV]
         frame = pd.concat(parts).astype({"value": float})
         labels = labels_of(frame)
-        keys = [*labels, MEASURE, ROUND]
-        rounds = sorted(frame[ROUND].dropna().unique())
+        keys = [*labels, "measure", "round"]
+        rounds = sorted(frame["round"].dropna().unique())
         kept = [*rounds[:: len(rounds) // POINTS + 1], *rounds[-1:], math.nan]
-        cells = frame[frame[ROUND].isin(kept)].groupby(keys, sort=False, dropna=False)["value"]
+        cells = frame[frame["round"].isin(kept)].groupby(keys, sort=False, dropna=False)["value"]
         means = cells.agg(["mean", "std", "count"]).reset_index()
         known = beside_paper(self.declared, means) if self.declared else means.assign(paper=None)
         columns = [*means.columns, "paper"]

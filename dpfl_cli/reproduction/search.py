@@ -16,7 +16,7 @@ import pandas as pd
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact
 from dpfl_cli.reproduction.grid import Cell, cells, labelled, runs_of
-from dpfl_cli.reproduction.measure import MEASURE, Best, Where
+from dpfl_cli.reproduction.measure import Best, Where
 from dpfl_cli.reproduction.reduce import chosen, measured
 from dpfl_cli.reproduction.rows import LabelValues, matching, places
 from dpfl_cli.reproduction.tables import label_of
@@ -146,7 +146,7 @@ def search(artifact: Artifact, ended: Ended) -> Job:
     ]
     exact["kept"] = [place in winners for place in places(exact, labels)]
     table = pd.concat([rough.assign(stage=REDUCED), exact])
-    by_rule = [matching(table[table[MEASURE] == rule.by], rule.where) for rule in artifact.best]
+    by_rule = [matching(table[table["measure"] == rule.by], rule.where) for rule in artifact.best]
     text = pd.concat(by_rule)[["stage", *labels, "value", "kept"]].to_csv(index=False)
     return Job(artifact, last, (reduced, full), rows, text)
 
