@@ -1,7 +1,7 @@
 """An artifact's page in markdown: tables beside the paper's numbers, verdicts, epsilons."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -49,14 +49,11 @@ def page(
       horizon: rounds, records and seeds that it was run to.
       search: search.csv, where cells were searched in stages.
     """
-    reduced = not artifact.full
     pooled = any(each.get("freedom") for one in verdicts for each in one.comparisons)
     text = template("table.md.j2")(
         artifact=artifact,
         words=artifact.name if artifact.paper else artifact.path.name + plugin_words(),
-        note=artifact.size.note or ("" if reduced or not artifact.paper else "as in the paper"),
         horizon=horizon,
-        reduced=reduced,
         beside=rows.frame["paper"].notna().any(),
         gaps=gaps,
         notes=[one if isinstance(one, str) else one.get(artifact.scale) for one in artifact.notes],
@@ -66,8 +63,7 @@ def page(
         line=numbers_line(artifact, rows.means),
         numbers=numbers_table(artifact, rows.means),
         verdicts=verdicts,
-        intervals=_intervals,
-        reading=_reading,
+        interval=interval_text,
         pooling=POOLING if pooled else "",
         reduced_state=REDUCED,
         epsilons=privacy_table(artifact, rows),
@@ -188,27 +184,6 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame) -> str:
         relative = f"x {cell['ratio']:.2g}" if far else relative
         lines.append([which, artifact.title_of(cell["measure"]), ours, paper, relative, errors])
     return markdown(["cell", "measure", "ours", "paper", "difference", "in standard errors"], lines)
-
-
-def _intervals(one: Verdict) -> str:
-    """Some of a claim's comparisons, each with its finding and its interval; first those of its
-    own finding.
-    """
-    texts = []
-    for shown in sorted(one.comparisons, key=lambda of: of["finding"] != one.finding)[:4]:
-        found = f"`{shown['text']}`: {shown['finding']}"
-        texts.append(", ".join(filter(None, [found, interval_text(shown)])))
-    more = len(one.comparisons) - len(texts)
-    return "; ".join(texts) + (f"; {more} more in claims.json" if more else "")
-
-
-def _reading(found: Mapping[str, Any]) -> str:
-    """What is found under another choice, with the comparison that decides it."""
-    one = found.get("comparison")
-    if one is None:
-        return str(found["finding"])
-    shown = [f"`{one['text']}`", interval_text(one, seeds=False) or one.get("reason", "")]
-    return f"{found['finding']} ({': '.join(filter(None, shown))})"
 
 
 # --- epsilons ---------------------------------------------------------------------------------

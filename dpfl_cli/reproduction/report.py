@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from dpfl_cli.reproduction.judge import (
     NEAR,
     NOT_RUN,
     PARTLY,
-    STANDINS,
     Verdict,
 )
 from dpfl_cli.reproduction.measure import DASH
@@ -59,10 +58,6 @@ class Shown(Made):
     declared: Artifact | None
     scales: Sequence[str]
     before: Shown | None
-
-    @property
-    def is_largest(self) -> bool:
-        return self.scale == self.scales[-1]
 
     @property
     def url(self) -> str:
@@ -109,29 +104,10 @@ class Shown(Made):
         return "" if self.reduced else self.numbers
 
     @property
-    def numbers_of_any_size(self) -> str:
-        """The same at every size, in brackets at a reduced one."""
-        return f"({self.numbers})" if self.reduced and self.numbers else self.numbers
-
-    @property
     def standin(self) -> bool:
         """Whether all of its data stand in for the paper's."""
         data = self.manifest.get("data") or ()
         return bool(data) and all(one.endswith("(standin)") for one in data)
-
-    @property
-    def tried(self) -> str:
-        """Its paper's claims: how many hold / fail / are undecided, in brackets at reduced size;
-        those on stand-ins apart.
-        """
-        forms = {"paper": "{}", "paper_standin": f"{{}} {STANDINS}"}
-        forms |= {"reduced": "({})", "reduced_standin": f"({{}} {STANDINS})"}
-        texts = [
-            form.format(" / ".join(str(counts[one]) for one in (HOLDS, FAILS, UNDECIDED)))
-            for group, form in forms.items()
-            if any((counts := self.counts[group]).values())
-        ]
-        return "; ".join(texts) or DASH
 
     @property
     def changes(self) -> list[tuple[Verdict, str, str, str]]:
@@ -152,20 +128,10 @@ class Shown(Made):
         return changes
 
     @property
-    def minutes(self) -> float | None:
-        if self.declared is None or self.declared.runs_of:
-            return None
-        return self.declared.size.minutes if self.declared.trains else 0.0
-
-    @property
     def at_edge(self) -> int:
         """How many chosen points lie at the end of what was searched."""
         found = re.findall(r"of \d+\)(?: in (\d+) cells)?", self.manifest.get("edges", ""))
         return sum(int(cells or 1) for cells in found)
-
-    @property
-    def has_figure(self) -> bool:
-        return (self.folder / "figure.png").exists()
 
     @cached_property
     def commands(self) -> list[str]:
@@ -257,7 +223,7 @@ def hours(shown: Iterable[Shown], task: str = "") -> str:
     return " and ".join(texts) or DASH
 
 
-def _filled(file: str, **given: Any) -> str:
+def _filled(file: str, given: Mapping[str, Any]) -> str:
     """A template filled in with what is given and what all of them may use."""
     return template(file)(
         groups=COUNTED,
@@ -275,9 +241,7 @@ def _filled(file: str, **given: Any) -> str:
 def index_md(root: Path) -> str:
     """The overview of a folder of artifacts in markdown: totals, and a line for each artifact."""
     found = folders(root)
-    front = [one for one in _shown(found, {}) if one.is_largest]
-    damaged = [one for one in found if one.damage]
-    return _filled("index.md.j2", shown=front, damaged=damaged, papers=_by_paper(front))
+    return _filled("index.md.j2", _front(found, _shown(found, {})))
 
 
 def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Shown]:
@@ -295,9 +259,15 @@ def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Sho
     return shown
 
 
-def _by_paper(shown: Sequence[Shown]) -> dict[str, list[Shown]]:
+def _front(found: Iterable[Made], pages: Iterable[Shown]) -> dict[str, Any]:
+    """What overviews are of: every artifact at its largest size, also by paper, and damage."""
+    shown = [one for one in pages if one.scale == one.scales[-1]]
     papers = itertools.groupby(shown, lambda one: one.paper)
-    return {name: list(mine) for name, mine in papers}
+    return {
+        "shown": shown,
+        "papers": {name: list(mine) for name, mine in papers},
+        "damaged": [one for one in found if one.damage],
+    }
 
 
 def write_report(
@@ -324,23 +294,21 @@ def write_report(
             f"{outputs}: no artifacts and nothing published; dpfl reproduce makes what is shown"
         )
     pages = _shown(found, artifacts)
-    front = [one for one in pages if one.is_largest]
-    damaged = [one.folder for one in found if one.damage]
-    papers = _by_paper(front)
     of_papers = [one.paper for one in artifacts.values() if one.paper is not None]
-    cited, declared = {one.key: one for one in of_papers}, Counter(one.key for one in of_papers)
-    missing = sorted(artifacts.keys() - {one.artifact for one in found})
-    filled = partial(_filled, papers=papers, cited=cited, command=command, top="")
-    files: dict[str, str | bytes] = {
-        "index.html": filled(
-            "index.html.j2", shown=front, damaged=damaged, declared=declared, missing=missing
-        ),
-        "claims.html": filled("claims.html.j2", shown=front),
+    about = _front(found, pages) | {
+        "cited": {one.key: one for one in of_papers},
+        "declared": Counter(one.key for one in of_papers),
+        "missing": sorted(artifacts.keys() - {one.artifact for one in found}),
+        "command": command,
+        "top": "",
     }
-    for name, mine in papers.items():
-        files[f"{name}.html"] = filled("paper.html.j2", name=name, shown=mine)
+    files: dict[str, str | bytes] = {
+        f"{name}.html": _filled(f"{name}.html.j2", about) for name in ("index", "claims")
+    }
+    for name, mine in about["papers"].items():
+        files[f"{name}.html"] = _filled("paper.html.j2", about | {"name": name, "shown": mine})
     old = outputs / "report"
-    if not all((old / f"{name}.html").exists() for name in papers):
+    if not all((old / f"{name}.html").exists() for name in about["papers"]):
         changed = None  # every page leads to every paper
     for one in pages:
         if changed is not None and one.artifact not in changed and (old / one.url).exists():
@@ -348,7 +316,7 @@ def write_report(
             files |= {str(path.relative_to(old)): path.read_bytes() for path in kept.iterdir()}
             continue
         files |= {f"{Path(one.url).parent}/{name}": text for name, text in one.files.items()}
-        files[one.url] = filled("artifact.html.j2", one=one, top="../../../")
+        files[one.url] = _filled("artifact.html.j2", about | {"one": one, "top": "../../../"})
     for name in ASSETS:
         files[name] = (Path(__file__).with_name("templates") / name).read_bytes()
     publish(old, files)
