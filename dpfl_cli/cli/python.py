@@ -28,7 +28,15 @@ from dpfl_cli.cli.main import show_log
 from dpfl_cli.cli.outcomes import notes
 from dpfl_cli.cli.pricing import noise_of, plan_of, prices_of, private_plan
 from dpfl_cli.cli.reproduce import left_out
-from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
+from dpfl_cli.cli.selection import (
+    CHOICES,
+    load,
+    narrowed,
+    own_store,
+    row_of,
+    settings_of,
+    varying,
+)
 from dpfl_cli.cli.tables import is_claimed, privacy_of
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
@@ -37,7 +45,6 @@ from dpfl_cli.config.paths import note_command, outputs_dir
 from dpfl_cli.simulation.plugins import load_plugins, pass_on
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.store import RunRecord as Run
-from dpfl_cli.simulation.store import RunStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,7 +133,7 @@ def runs(where: str | Sequence[str] = ()) -> pd.DataFrame:
       where: conditions as of `dpfl runs list --where`: "algorithm=fedexp", "accuracy>80".
     """
     conditions = [where] if isinstance(where, str) else where
-    found = load(RunStore(outputs_dir()).all(), attrgetter("result"))
+    found = load(own_store().all(), attrgetter("result"))
     try:
         records = narrowed(found, conditions)
     except ConfigError as error:  # which is of the option
@@ -303,4 +310,4 @@ def reproduce(
 
 
 def _found(run: Run | str) -> Run:
-    return RunStore(outputs_dir()).match(run) if isinstance(run, str) else run
+    return own_store().match(run) if isinstance(run, str) else run
