@@ -292,9 +292,8 @@ def reproduce(
         outputs = outputs_dir()
         which = range(seeds) if isinstance(seeds, int) else seeds
         chosen = [with_seeds(one.at(scale), which) for one in select(names)]
-        say = (lambda line: None) if quiet else partial(print, file=sys.stderr)
         absent = partial(left_out, names, [])
-        made = make(chosen, outputs, say, quiet, without=absent)
+        made = list(make(chosen, outputs, quiet, without=absent))
     return [
         Reproduced(
             one.job.artifact.name,

@@ -24,7 +24,6 @@ from dpfl_cli.simulation.signals import handled
 
 if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact
-    from dpfl_cli.reproduction.reproduce import Produced
 
 AGAIN = 0.05  # seconds until the time is looked at again
 # what Ctrl-C comes to where nobody sees to it; jobs in the background ignore it
@@ -134,18 +133,12 @@ def execute(args: argparse.Namespace) -> int:
         print(*dry_run(artifacts, outputs, args.force, without), sep="\n")
         return 0
 
-    def say(line: str) -> None:
-        if not args.quiet:
-            print(line, file=sys.stderr, flush=True)
-
-    def after(one: "Produced") -> None:
-        print(one.folder, flush=True)
-        if args.publish and one.complete:
-            print(publish_artifact(outputs, one.job.artifact), flush=True)
-
     with _interrupted_after(args.at_most) if args.at_most else contextlib.nullcontext():
-        made = reproduce(artifacts, outputs, say, args.quiet, args.force, after, without)
-    gaps += [f"{one.job.artifact.name}: {gap}" for one in made for gap in one.gaps]
+        for one in reproduce(artifacts, outputs, args.quiet, args.force, without):
+            print(one.folder, flush=True)
+            if args.publish and not one.gaps:
+                print(publish_artifact(outputs, one.job.artifact), flush=True)
+            gaps += [f"{one.job.artifact.name}: {gap}" for gap in one.gaps]
     for gap in gaps:
         print(f"dpfl: {gap}", file=sys.stderr)
     known = papers() | {one.name: one for one in artifacts}

@@ -4,6 +4,7 @@ what can be written.
 
 import hashlib
 import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,10 +65,6 @@ class Produced:
     new: int
     edges: str
     kept: bool
-
-    @property
-    def complete(self) -> bool:
-        return not self.gaps
 
 
 def prepare(
@@ -321,16 +318,14 @@ def _undecidable(jobs: Sequence[Job]) -> Iterator[str]:
 def reproduce(
     artifacts: Sequence[Artifact],
     outputs: Path,
-    say: Callable[[str], None],
     quiet: bool = False,
     force: bool = False,
-    after: Callable[[Produced], None] = lambda one: None,
     without: Without = None,
-) -> list[Produced]:
-    """Makes all artifacts, each written as soon as its runs are there.
+) -> Iterator[Produced]:
+    """Makes all artifacts, each written as soon as its runs are there, and yielded then.
 
     Args:
-      after: called with each as soon as it is written.
+      quiet: without progress on standard error.
       without: as for `prepare`.
 
     Raises:
@@ -342,16 +337,18 @@ def reproduce(
     store.prepare()
     for job in jobs:
         check_metrics(job, store)
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
     for line in (estimate(jobs, store, force), *_undecidable(jobs)):
         say(line)
-    made: list[Produced] = []
     repeated = set[str]() if force else None
     for number, job in enumerate(jobs, start=1):
         one = produce(job, store, quiet, repeated)
-        made.append(one)
         say(f"[{number}/{len(jobs)}] {_line(one)}")
-        after(one)
-    return made
+        yield one
 
 
 def _line(one: Produced) -> str:
@@ -361,7 +358,7 @@ def _line(one: Produced) -> str:
         parts.append(count_verdicts(one.verdicts))
     if one.edges:
         parts.append(f"best at the edge of the grid: {one.edges}")
-    if not one.complete:
+    if one.gaps:
         more = f" and {len(one.gaps) - 1} more" if len(one.gaps) > 1 else ""
         parts.append(f"INCOMPLETE: {one.gaps[0]}{more}")
     if one.kept:

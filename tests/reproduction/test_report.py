@@ -51,7 +51,7 @@ KNOWN = {"demo/one": HOSTILE}
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("outputs")
-    reproduce([HOSTILE], root, lambda line: None, quiet=True)
+    list(reproduce([HOSTILE], root, quiet=True))
     return root
 
 
