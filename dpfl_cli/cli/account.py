@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 
 from dpfl_cli.cli.pricing import distinct, prices_of, release_line
+from dpfl_cli.cli.selection import own_store
 from dpfl_cli.cli.tables import collusion_text, is_claimed, is_nominal, print_table, wide_console
-from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.checked import checks_since
-from dpfl_cli.simulation.store import LARGE_DELTA, RunRecord, RunStore, delta_warning
+from dpfl_cli.simulation.store import LARGE_DELTA, RunRecord, delta_warning
 
 UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients or batches"
 TOGETHER = (
@@ -29,9 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    store = RunStore(outputs_dir())
     console = wide_console()
-    records = distinct(map(store.match, args.runs))
+    records = distinct(map(own_store().match, args.runs))
     for some in [records] if args.together else [[one] for one in records]:
         privacy = some[0].result["privacy"]
         claimed = " (claimed)" * any(is_claimed(one.result["privacy"]) for one in some)

@@ -27,8 +27,16 @@ from dpfl_cli.cli.check import checked
 from dpfl_cli.cli.main import show_log
 from dpfl_cli.cli.outcomes import notes
 from dpfl_cli.cli.pricing import noise_of, plan_of, prices_of, private_plan
-from dpfl_cli.cli.reproduce import left_out, possible
-from dpfl_cli.cli.selection import CHOICES, load, narrowed, row_of, settings_of, varying
+from dpfl_cli.cli.reproduce import left_out
+from dpfl_cli.cli.selection import (
+    CHOICES,
+    load,
+    narrowed,
+    own_store,
+    row_of,
+    settings_of,
+    varying,
+)
 from dpfl_cli.cli.tables import is_claimed, privacy_of
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
@@ -37,7 +45,6 @@ from dpfl_cli.config.paths import note_command, outputs_dir
 from dpfl_cli.simulation.plugins import load_plugins, pass_on
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.store import RunRecord as Run
-from dpfl_cli.simulation.store import RunStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,7 +133,7 @@ def runs(where: str | Sequence[str] = ()) -> pd.DataFrame:
       where: conditions as of `dpfl runs list --where`: "algorithm=fedexp", "accuracy>80".
     """
     conditions = [where] if isinstance(where, str) else where
-    found = load(RunStore(outputs_dir()).all(), attrgetter("result"))
+    found = load(own_store().all(), attrgetter("result"))
     try:
         records = narrowed(found, conditions)
     except ConfigError as error:  # which is of the option
@@ -268,7 +275,7 @@ def reproduce(
       quiet: without progress.
     """
     from dpfl_cli.papers import select
-    from dpfl_cli.reproduction.reproduce import check_scale
+    from dpfl_cli.reproduction.grid import with_seeds
     from dpfl_cli.reproduction.reproduce import reproduce as make
     from dpfl_cli.reproduction.tables import CSV, from_csv
 
@@ -282,12 +289,11 @@ def reproduce(
         note_command(["reproduce", *names, f"scale={scale}"])
         load_plugins(plugins)
         pass_on(plugins)
-        size, outputs = check_scale(scale), outputs_dir()
+        outputs = outputs_dir()
         which = range(seeds) if isinstance(seeds, int) else seeds
-        chosen = possible(select(names), names, size, RunStore(outputs), which)
-        say = (lambda line: None) if quiet else partial(print, file=sys.stderr)
+        chosen = [with_seeds(one.at(scale), which) for one in select(names)]
         absent = partial(left_out, names, [])
-        made = make(chosen, size, outputs, say, quiet, without=absent)
+        made = list(make(chosen, outputs, quiet, without=absent))
     return [
         Reproduced(
             one.job.artifact.name,
@@ -303,4 +309,4 @@ def reproduce(
 
 
 def _found(run: Run | str) -> Run:
-    return RunStore(outputs_dir()).match(run) if isinstance(run, str) else run
+    return own_store().match(run) if isinstance(run, str) else run

@@ -17,15 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfl_cli.config.errors import AbsentData, ConfigError, DataError
+from dpfl_cli.config.errors import AbsentData, AbsentGpu, ConfigError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 from dpfl_cli.simulation.signals import handled
-from dpfl_cli.simulation.store import RunStore
 
 if TYPE_CHECKING:
-    from dpfl_cli.reproduction.artifact import Artifact, Scale
-    from dpfl_cli.reproduction.reproduce import Produced
+    from dpfl_cli.reproduction.artifact import Artifact
 
 AGAIN = 0.05  # seconds until the time is looked at again
 # what Ctrl-C comes to where nobody sees to it; jobs in the background ignore it
@@ -101,22 +99,22 @@ def execute(args: argparse.Namespace) -> int:
     if args.check_published is not None:
         return _check(args.check_published, chosen)
 
-    from dpfl_cli.reproduction.grid import commands
+    from dpfl_cli.reproduction.grid import commands, with_seeds
     from dpfl_cli.reproduction.published import publish_artifact
     from dpfl_cli.reproduction.report import write_report
-    from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
+    from dpfl_cli.reproduction.reproduce import dry_run, reproduce
 
-    scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
+    scale = scales[0].removeprefix("scale=") if scales else "quick"
     which = _seeds(seeds[0]) if seeds else None
-    artifacts = possible(chosen, names, scale, RunStore(outputs_dir()), which)
+    artifacts = [with_seeds(one.at(scale), which) for one in chosen]
     if args.at_most is not None:
         if not 0 < args.at_most < math.inf:
             raise ConfigError(f"--at-most {args.at_most:g}: a number of minutes above 0")
 
         def order(artifact: "Artifact") -> tuple[bool, float]:
             """The shortest first; last what is run anew every time, for its times."""
-            exclusive = any(run.exclusive for run in artifact.declared(scale))
-            return exclusive, artifact.size(scale).minutes * artifact.trains
+            exclusive = any(run.exclusive for run in artifact.declared)
+            return exclusive, artifact.size.minutes * artifact.trains
 
         artifacts = sorted(artifacts, key=order)
     own = [artifact.path for artifact in artifacts if artifact.paper is None]
@@ -125,28 +123,22 @@ def execute(args: argparse.Namespace) -> int:
     if args.commands:
         for artifact in artifacts:
             print(f"# {artifact.name}: {artifact.title}")
-            print(*commands(artifact, scale), sep="\n")
+            print(*commands(artifact), sep="\n")
         return 0
     outputs = outputs_dir()
     gaps: list[str] = []
 
     without = partial(left_out, names, gaps)
     if args.dry_run:
-        print(*dry_run(artifacts, scale, outputs, args.force, without), sep="\n")
+        print(*dry_run(artifacts, outputs, args.force, without), sep="\n")
         return 0
 
-    def say(line: str) -> None:
-        if not args.quiet:
-            print(line, file=sys.stderr, flush=True)
-
-    def after(one: "Produced") -> None:
-        print(one.folder, flush=True)
-        if args.publish and one.complete:
-            print(publish_artifact(outputs, one.job.artifact, scale), flush=True)
-
     with _interrupted_after(args.at_most) if args.at_most else contextlib.nullcontext():
-        made = reproduce(artifacts, scale, outputs, say, args.quiet, args.force, after, without)
-    gaps += [f"{one.job.artifact.name}: {gap}" for one in made for gap in one.gaps]
+        for one in reproduce(artifacts, outputs, args.quiet, args.force, without):
+            print(one.folder, flush=True)
+            if args.publish and not one.gaps:
+                print(publish_artifact(outputs, one.job.artifact), flush=True)
+            gaps += [f"{one.job.artifact.name}: {gap}" for gap in one.gaps]
     for gap in gaps:
         print(f"dpfl: {gap}", file=sys.stderr)
     known = papers() | {one.name: one for one in artifacts}
@@ -167,51 +159,15 @@ def _seeds(word: str) -> range:
 def left_out(
     names: Sequence[str], gaps: list[str], artifact: "Artifact", error: AbsentData
 ) -> bool:
-    """Whether the rest is made without it, a gap: not where it was called by its own name."""
+    """Whether the rest is made without it: not where it was called by its own name. Where data are
+    not here it is a gap.
+    """
     named = artifact.name in names or artifact.paper is None
     if not named:
-        gaps.append(f"left out: {error}")
-        print(f"dpfl: {gaps[-1]}", file=sys.stderr, flush=True)
+        line = f"left out: {error}"
+        gaps += [line] * (not isinstance(error, AbsentGpu))
+        print(f"dpfl: {line}", file=sys.stderr, flush=True)
     return not named
-
-
-def possible(
-    artifacts: Sequence["Artifact"],
-    names: Sequence[str],
-    scale: "Scale",
-    store: RunStore,
-    seeds: range | None = None,
-) -> list["Artifact"]:
-    """Without those of dpfl that need a GPU where there is none, unless they are called by their
-    own names, or finished; with other seeds than the declared ones, where there are any.
-    """
-    from dpfl_cli.data.devices import pick_device
-    from dpfl_cli.reproduction.grid import with_seeds
-    from dpfl_cli.reproduction.reproduce import prepare
-
-    if seeds is not None:
-        artifacts = [with_seeds(one, scale, seeds) for one in artifacts]
-
-    def finished(artifact: "Artifact") -> bool:
-        try:
-            (job,) = prepare([artifact], scale, store)
-        except DataError:  # without the data nothing can tell
-            return False
-        return all(map(store.finished, job.plans))
-
-    kept, on_cpu = [], pick_device("auto").type == "cpu"
-    for one in artifacts:
-        size = one.size(scale)
-        asked = one.name in names or one.paper is None
-        if not on_cpu or not size.gpu or asked or finished(one):
-            kept.append(one)
-            continue
-        print(
-            f"{one.name}: left out, for without a GPU it takes about {size.minutes / 60:.0f} hours "
-            f"at scale={scale}; by its own name it is run here too",
-            file=sys.stderr,
-        )
-    return kept
 
 
 @contextlib.contextmanager
@@ -244,12 +200,12 @@ def _list(chosen: "Sequence[Artifact]") -> int:
         minutes = [
             "–"
             if artifact.runs_of
-            else f"{artifact.size(scale).minutes if artifact.trains else 0:g}"
+            else f"{artifact.at(scale).size.minutes if artifact.trains else 0:g}"
             for scale in SCALES
         ]
         start = f"{artifact.name:<{width}}  {'  '.join(f'{one:>6}' for one in minutes)}  "
         of = f" (runs of {artifact.runs_of})" if artifact.runs_of else ""
-        left = [scale for scale in SCALES if artifact.size(scale).gpu]
+        left = [scale for scale in SCALES if artifact.at(scale).size.gpu]
         alone = f" (scale={left[0]} without a GPU by its own name alone)" if left else ""
         print(start + artifact.title + of + alone)
     return 0

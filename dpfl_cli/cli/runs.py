@@ -11,13 +11,21 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.cli.selection import Needs, cell_of, chosen, load, narrowed, row_of
+from dpfl_cli.cli.selection import (
+    Needs,
+    cell_of,
+    chosen,
+    load,
+    narrowed,
+    own_store,
+    row_of,
+)
 from dpfl_cli.cli.tables import epsilon_remark, print_results, wide_console
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.data.files import write_output
 from dpfl_cli.simulation.archive import DIFFERS, KNOWN, TAKEN, packed, take
-from dpfl_cli.simulation.store import RunRecord, RunStore
+from dpfl_cli.simulation.store import RunRecord
 
 # What is read of a run first, which is left out where that is damaged.
 RESULT, ROWS, LEDGER = map(attrgetter, ("result", "rows", "ledger"))
@@ -100,27 +108,28 @@ def configure(parser: ArgumentParser) -> None:
 
 def execute(args: Namespace) -> int:
     action = ACTIONS[args.action][1]
-    return action(RunStore(outputs_dir()), args) or 0
+    return action(args) or 0
 
 
-def _wanted(store: RunStore, args: Namespace, needs: Needs) -> list[RunRecord]:
+def _wanted(args: Namespace, needs: Needs) -> list[RunRecord]:
     """The runs that are asked for; says so where there are none."""
-    found = load(chosen(store, args.runs), needs, args.runs)
+    found = load(chosen(args.runs), needs, args.runs)
     records = narrowed(found, args.where)
     if not records:
-        _say_none(store, args)
+        _say_none(args)
     return records
 
 
-def _say_none(store: RunStore, args: Namespace) -> None:
+def _say_none(args: Namespace) -> None:
     why = " match" if args.where else "; make one with: dpfl run"
     with contextlib.redirect_stdout(sys.stderr):  # no part of a table
         print(f"no runs in {outputs_dir()}{why}")
-        _say_unfinished(store, args)
+        _say_unfinished(args)
 
 
-def _say_unfinished(store: RunStore, args: Namespace) -> None:
+def _say_unfinished(args: Namespace) -> None:
     """Where all runs were asked for: those too that have a checkpoint and no result yet."""
+    store = own_store()
     new = (one for one in store.unfinished() if not (store.runs / one).exists())
     kept = [one for one in new if store.checkpoint_file(one).exists()]
     if kept and not args.runs and not args.where:
@@ -133,9 +142,9 @@ def _say_unfinished(store: RunStore, args: Namespace) -> None:
 # --- the actions: each prints, and returns an exit code where it is not 0 -------------------------
 
 
-def _list(store: RunStore, args: Namespace) -> None:
+def _list(args: Namespace) -> None:
     """Reads no more runs than are shown, unless what they hold decides which these are."""
-    found = chosen(store, args.runs)
+    found = chosen(args.runs)
     content_decides = args.all or args.json or args.where or args.sort
     read = load(found if content_decides else found[-LISTED:], RESULT, args.runs)
     records = narrowed(read, args.where, args.sort)
@@ -144,13 +153,13 @@ def _list(store: RunStore, args: Namespace) -> None:
         print(json.dumps([row_of(record) for record in records], indent=2))
         return
     if not records:
-        _say_none(store, args)
+        _say_none(args)
         return
     cut = count > LISTED and not args.all
     if cut:
         records = records[:LISTED] if args.sort else records[-LISTED:]
     print_results(wide_console(), records, means=not cut)  # a mean over some seeds would mislead
-    _say_unfinished(store, args)
+    _say_unfinished(args)
     if cut:
         print(
             f"the {'first' if args.sort else 'newest'} {LISTED} of {count} runs; the others: "
@@ -158,9 +167,9 @@ def _list(store: RunStore, args: Namespace) -> None:
         )
 
 
-def _show(store: RunStore, args: Namespace) -> None:
+def _show(args: Namespace) -> None:
     shown = []
-    for record in _wanted(store, args, LEDGER):
+    for record in _wanted(args, LEDGER):
         privacy = record.result["privacy"]
         if remark := epsilon_remark(privacy):  # said beside the number, for `guarantee` is far off
             first = {"epsilon": privacy["epsilon"], "epsilon_remark": remark}
@@ -172,29 +181,29 @@ def _show(store: RunStore, args: Namespace) -> None:
         print(json.dumps(shown, indent=2))
 
 
-def _compare(store: RunStore, args: Namespace) -> None:
+def _compare(args: Namespace) -> None:
     from dpfl_cli.cli.compare import plot_comparison  # imports pandas, as the next one does
 
-    if records := _wanted(store, args, ROWS):
+    if records := _wanted(args, ROWS):
         print_results(wide_console(), records)
         print(plot_comparison(records, args.metric, args.output))
 
 
-def _table(store: RunStore, args: Namespace) -> None:
+def _table(args: Namespace) -> None:
     from dpfl_cli.cli.compare import print_pivot
 
-    if records := _wanted(store, args, ROWS):
+    if records := _wanted(args, ROWS):
         print_pivot(records, args.rows, args.cols, args.best, args.metric, args.form)
 
 
-def _verify(store: RunStore, args: Namespace) -> int:
-    records = narrowed(chosen(store, args.runs), args.where)
+def _verify(args: Namespace) -> int:
+    records = narrowed(chosen(args.runs), args.where)
     whole = load(records, WHOLE)
     print(f"{len(whole)} of {len(records)} runs are whole")
     return EXIT_DAMAGED if len(whole) < len(records) else 0
 
 
-def _export(store: RunStore, args: Namespace) -> int:
+def _export(args: Namespace) -> int:
     """Writes a row for every evaluated round, with the columns of all runs in the store; or the
     runs themselves.
 
@@ -202,19 +211,19 @@ def _export(store: RunStore, args: Namespace) -> int:
       ConfigError: the file's suffix is none that can be written.
     """
     if args.archive:
-        return _archive(store, args)
+        return _archive(args)
     path: Path | None = args.output
     kind = path.suffix.lower() if path else ".csv"
     if kind not in (".csv", ".json", ".parquet"):
         raise ConfigError(f"{path}: cannot be written as {kind}; write .csv, .json or .parquet")
-    found = load(chosen(store, args.runs), ROWS, args.runs)
+    found = load(chosen(args.runs), ROWS, args.runs)
     ids = {record.id for record in narrowed(found, args.where)}
     if not ids:
-        _say_none(store, args)
+        _say_none(args)
         return 0
     import pandas as pd
 
-    records = load(store.all(), ROWS) if args.runs else found  # all have a say in the columns
+    records = load(own_store().all(), ROWS) if args.runs else found  # all have a say in the columns
     frame = pd.DataFrame([row for record in records for row in _rounds(record)], dtype=object)
     frame = frame.where(frame.notna(), None)[frame["run"].isin(ids)]
     if kind == ".json":
@@ -242,11 +251,11 @@ def _export(store: RunStore, args: Namespace) -> int:
     return 0
 
 
-def _archive(store: RunStore, args: Namespace) -> int:
+def _archive(args: Namespace) -> int:
     path: Path = args.archive
     if not path.name.endswith(".tar.xz"):
         raise ConfigError(f"{path}: an archive is a tar.xz; name it so, as runs.tar.xz")
-    found = chosen(store, args.runs)
+    found = chosen(args.runs)
     whole = load(found, WHOLE, args.runs)
     wanted = narrowed(whole, args.where)
     finished = [one for one in wanted if one.finished]
@@ -256,14 +265,14 @@ def _archive(store: RunStore, args: Namespace) -> int:
         write_output(path, packed(finished))
         print(f"{len(finished)} runs in {path}")
     else:
-        _say_none(store, args)
+        _say_none(args)
     return EXIT_DAMAGED if len(whole) < len(found) else 0
 
 
-def _import(store: RunStore, args: Namespace) -> int:
+def _import(args: Namespace) -> int:
     differ = False
     for file in args.files:
-        taken = take(file, store)
+        taken = take(file, own_store())
         counts = Counter(became for _, became in taken)
         print(f"{file}: {', '.join(f'{count} {became}' for became, count in counts.items())}")
         for run_id, became in taken:
@@ -285,8 +294,8 @@ def _rounds(record: RunRecord) -> list[dict[str, Any]]:
     return [{**about, **row} for row in record.rows]
 
 
-def _prune(store: RunStore, args: Namespace) -> None:
-    asked = args.runs or args.where
+def _prune(args: Namespace) -> None:
+    store, asked = own_store(), args.runs or args.where
     if args.unfinished:
         if asked:
             raise ConfigError(
@@ -298,7 +307,7 @@ def _prune(store: RunStore, args: Namespace) -> None:
             )
         ids = store.unfinished()  # others there are folders of running workers
     else:  # a damaged run can be deleted by name
-        found = chosen(store, args.runs)
+        found = chosen(args.runs)
         if args.where:
             found = load(found, RESULT, args.runs)
         ids = [record.id for record in narrowed(found, args.where)]
@@ -326,7 +335,7 @@ def _prune(store: RunStore, args: Namespace) -> None:
         print("nothing was deleted; add --yes")
 
 
-ACTIONS: dict[str, tuple[str, Callable[[RunStore, Namespace], int | None]]] = {
+ACTIONS: dict[str, tuple[str, Callable[[Namespace], int | None]]] = {
     "list": ("finished runs, the newest last", _list),
     "show": ("everything about some runs, as JSON", _show),
     "compare": ("runs side by side: what differs, metrics, epsilon, and their curves", _compare),

@@ -19,6 +19,7 @@ import yaml
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
 from dpfl_cli.config.identity import canonical_json, flat, text_of
 from dpfl_cli.config.options import component_names, documented, option_files, parameters
+from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
@@ -72,13 +73,19 @@ def shown_row(record: RunRecord) -> dict[str, Any]:
     return row
 
 
-def chosen(store: RunStore, names: Sequence[str]) -> list[RunRecord]:
+def own_store() -> RunStore:
+    """Of the outputs folder."""
+    return RunStore(outputs_dir())
+
+
+def chosen(names: Sequence[str]) -> list[RunRecord]:
     """The runs with these names, or all of the store, oldest first; none of their files is read.
 
     Raises:
       StoreError: nothing fits a name.
     """
     named = dict.fromkeys(one for name in names for one in _runs_of(name))
+    store = own_store()
     return [store.match(name) for name in named] if names else store.all()
 
 

@@ -58,6 +58,10 @@ class AbsentData(DataError):
     """Data that are not here."""
 
 
+class AbsentGpu(AbsentData):
+    """No GPU, without which it takes too long to be made among others."""
+
+
 class PrivacyError(DpflError):
     """Code or config that would let client data pass without a release, or cannot be priced."""
 

@@ -13,14 +13,14 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.claim import Claim
 from dpfl_cli.reproduction.measure import Best, Checked, Measure, Metric, Values, Where
 
@@ -250,6 +250,7 @@ class Artifact(Checked):
       runs_of: another artifact's name, where the runs are that one's.
       notes: own choices that the paper does not give, and what else a reader has to know; scale ->
         text: on its page alone.
+      scale: at which it is asked for (`at`); by itself an artifact is at scale=quick.
       asked: the seeds of a command (`grid.with_seeds`), in place of all that are declared.
     """
 
@@ -272,6 +273,7 @@ class Artifact(Checked):
     claims: Sequence[Claim] = field(default_factory=lambda: ABOVE)
     notes: Sequence[str | Mapping[Scale, str]] = ()
     runs_of: str = ""
+    scale: Scale = "quick"
     asked: range = range(0)
 
     def __post_init__(self) -> None:
@@ -297,41 +299,49 @@ class Artifact(Checked):
         """That of its runs, of which they may give a part of the arguments."""
         return self.runs.func if isinstance(self.runs, partial) else self.runs
 
-    def size(self, scale: Scale) -> Size:
-        if scale not in self.sizes:
-            raise ConfigError(
-                f"artifact {self.name}: no scale {scale}; it has {', '.join(self.sizes)}"
-            )
-        return self.sizes[scale]
+    def at(self, scale: str) -> Self:
+        """The same at a scale; a ConfigError where there is no such size of it."""
+        for known in self.sizes:
+            if known == scale:
+                return replace(self, scale=known)
+        raise ConfigError(f"artifact {self.name}: no scale={scale}; {nearest(scale, self.sizes)}")
 
-    def declared(self, scale: Scale) -> Iterable[Run]:
-        """Its runs at a scale, those of a trial at their usual size."""
-        return self.runs("quick" if self.size(scale) is TRIAL else scale)
+    @property
+    def size(self) -> Size:
+        return self.sizes[self.scale]
 
-    def full(self, scale: Scale) -> bool:
-        """Whether a scale is the paper's size."""
-        given = self.size(scale).full
-        return scale == "paper" if given is None else given
+    @property
+    def declared(self) -> Iterable[Run]:
+        """Its runs, those of a trial at their usual size."""
+        return self.runs("quick" if self.size is TRIAL else self.scale)
 
-    def seeds(self, scale: Scale, run: Run) -> Sequence[int]:
-        """The seeds of a run at a scale; one where nothing is trained."""
-        which = self.asked or listed(run.seeds) or self.size(scale).which
+    @property
+    def full(self) -> bool:
+        """Whether this is the paper's size."""
+        given = self.size.full
+        return self.scale == "paper" if given is None else given
+
+    def seeds(self, run: Run) -> Sequence[int]:
+        """The seeds of a run; one where nothing is trained."""
+        which = self.asked or listed(run.seeds) or self.size.which
         return which if self.trains else range(1)
 
-    def folder(self, scale: Scale) -> str:
+    @property
+    def folder(self) -> str:
         """The name of its folder."""
-        return f"{scale}-seeds-{self.asked[0]}-{self.asked[-1]}" if self.asked else scale
+        return f"{self.scale}-seeds-{self.asked[0]}-{self.asked[-1]}" if self.asked else self.scale
 
-    def searched(self, scale: Scale) -> Search | None:
-        """The search at a scale, if there is one."""
-        return self.search if self.search and scale in self.search.scales else None
+    @property
+    def searched(self) -> Search | None:
+        """The search at this scale, if there is one."""
+        return self.search if self.search and self.scale in self.search.scales else None
 
     @cached_property
     def choices(self) -> dict[str, list[Any]]:
         """Every label of its runs -> its values, at any scale."""
         found: dict[str, dict[Any, None]] = {}
         for scale in self.sizes:
-            for run in self.declared(scale):
+            for run in self.at(scale).declared:
                 for name, value in run.labels.items():
                     found.setdefault(name, {})[value] = None
         return {name: list(values) for name, values in found.items()}

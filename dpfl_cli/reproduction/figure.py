@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
-from dpfl_cli.reproduction.artifact import Artifact, Figure, Scale
+from dpfl_cli.reproduction.artifact import Artifact, Figure
 from dpfl_cli.reproduction.layout import heading, measure_of
 from dpfl_cli.reproduction.look import (
     GREY,
@@ -29,8 +29,8 @@ from dpfl_cli.reproduction.look import (
     saved,
     short,
 )
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Where
-from dpfl_cli.reproduction.rows import Rows, as_list, in_order, matching, records
+from dpfl_cli.reproduction.measure import Where
+from dpfl_cli.reproduction.rows import Rows, as_list, in_order, labels_of, matching, records
 
 FEW, LOW = 3, 2.1  # more rows of panels than that are lower, in inches, to be seen together
 NARROW, USUAL = 2.0, 3.3  # inches of a panel, at least and at most
@@ -38,15 +38,15 @@ NARROWEST = 0.13  # inches of a bar, up to a width of the panel
 LETTERS = 12.5  # of a title in an inch
 
 
-def draw(artifact: Artifact, scale: Scale, rows: Rows) -> dict[str, bytes]:
+def draw(artifact: Artifact, rows: Rows) -> dict[str, bytes]:
     """figure.png and figure.pdf; {} where there is none."""
     if not artifact.figures:
         return {}
     with mpl.rc_context(STYLE):
-        return saved(canvas_of(artifact, scale, rows), "figure")
+        return saved(canvas_of(artifact, rows), "figure")
 
 
-def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
+def canvas_of(artifact: Artifact, rows: Rows) -> Canvas:
     """The figures of an artifact, below one another, before they are laid out and saved."""
     drawn = [_Drawing(artifact, spec, rows) for spec in artifact.figures]
     _give_looks(drawn, artifact.paper.looks if artifact.paper else {})
@@ -55,7 +55,7 @@ def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
     parts = canvas.subfigures(len(drawn), height_ratios=heights, squeeze=False)
     for one, part in zip(drawn, parts.flat, strict=True):
         legend(part, one.fill(part), one.size[0], one.spec.title, one.low)
-    canvas.suptitle(_title(artifact, scale, drawn, int(LETTERS * width)), fontsize=10)
+    canvas.suptitle(_title(artifact, drawn, int(LETTERS * width)), fontsize=10)
     return canvas
 
 
@@ -63,10 +63,10 @@ class _Drawing:
     """One figure: its cells, its panels, and how large it is in inches."""
 
     def __init__(self, artifact: Artifact, spec: Figure, rows: Rows) -> None:
-        self.artifact, self.spec, self.rows, self.labels = artifact, spec, rows.means, rows.labels
-        found = matching(self.rows, {**spec.where, MEASURE: spec.measures}, self.labels)
+        self.artifact, self.spec, self.rows = artifact, spec, rows.means
+        found = matching(self.rows, {**spec.where, "measure": spec.measures})
         found = found[found["value"].notna()]
-        self.column = spec.series or MEASURE  # a line or a bar for each of its values
+        self.column = spec.series or "measure"  # a line or a bar for each of its values
         below = (found["value"] <= 0) & ("y" in spec.log)  # a logarithmic axis has no place for
         self.found, self.below = found[~below], set(found.loc[below, self.column])
         if isinstance(spec.spread, str):
@@ -98,8 +98,8 @@ class _Drawing:
 
     def _beside(self, cells: pd.DataFrame, measure: str) -> pd.Series:
         """What another measure says where these cells are."""
-        keys = [*self.labels, ROUND, RANK]
-        values = self.rows[self.rows[MEASURE] == measure].set_index(keys)["value"]
+        keys = [*labels_of(cells), "round", "rank"]
+        values = self.rows[self.rows["measure"] == measure].set_index(keys)["value"]
         return cells[keys].join(values, on=keys)["value"]
 
     def values(self, name: str) -> list[Any]:
@@ -118,11 +118,11 @@ class _Drawing:
                 axis.set_visible(False)
                 continue
             panel = dict(zip(spec.panels, key, strict=True))
-            inside = matching(self.found, panel, self.labels)
+            inside = matching(self.found, panel)
             words = ", ".join(heading(artifact, *pair) for pair in panel.items())
             axis.set_title(in_even_lines(words, letters) if words else "")
             if spec.kind == "heatmap":
-                row = matching(self.found, dict(list(panel.items())[:-1]), self.labels)
+                row = matching(self.found, dict(list(panel.items())[:-1]))
                 images[position // self.across] = self._heatmap(axis, inside, row["value"])
                 continue
             if spec.kind == "lines":
@@ -140,7 +140,7 @@ class _Drawing:
         for column in axes.T:
             *_, last = (axis for axis in column if axis.get_visible())
             last.set_xlabel(textwrap.fill(across, letters))
-        up = [spec.y] if spec.kind == "heatmap" else self.values(MEASURE)
+        up = [spec.y] if spec.kind == "heatmap" else self.values("measure")
         for first, *_ in axes:
             first.set_ylabel(spec.y_title or self._axis_title(up))
         for number, image in images.items():
@@ -154,7 +154,7 @@ class _Drawing:
         """
         if not self.spec.spread or cells["std"].isna().all():
             return []
-        known = self.artifact.measures.get(cells[MEASURE].iloc[0])
+        known = self.artifact.measures.get(cells["measure"].iloc[0])
         # what was chosen among values of a setting, as local steps, is not negative
         bounds = known.bounds if known else (0.0, None)
         width = cells["std"].fillna(0)
@@ -207,8 +207,8 @@ class _Drawing:
         """Vertical lines at every different value of a measure whose labels, where it has them, are
         the panel's; in the colour of its series, if they are several.
         """
-        where = {MEASURE: measure, **{name: [*as_list(one), ""] for name, one in panel.items()}}
-        found = matching(self.rows, where, self.labels)
+        where = {"measure": measure, **{name: [*as_list(one), ""] for name, one in panel.items()}}
+        found = matching(self.rows, where)
         found = found[np.isfinite(found["value"])]
         values = found["value"].map("{:.6g}".format).astype(float)
         places = dict(zip(values, found[self.column], strict=True))  # -> whose it is
@@ -287,7 +287,7 @@ class _Drawing:
             if math.isnan(cell["value"]):
                 text, colour = "div.", "#444444"
             axis.text(x, y, text, color=colour, ha="center", va="center", fontsize=6.5)
-            if cell[BEST]:
+            if cell["best"]:
                 corner = x - 0.48, y - 0.48
                 axis.add_patch(
                     Rectangle(corner, 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2)
@@ -310,9 +310,9 @@ def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]
             one.names = {name: LOOKS[numbers[name] % len(LOOKS)] for name in one.names}
 
 
-def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing], wide: int) -> str:
-    runs = pd.concat([one.found for one in drawn]).dropna(subset=SEED)["n"]  # fits have no seed
-    parts = [artifact.name, f"scale {scale}", *([] if artifact.full(scale) else ["reduced size"])]
+def _title(artifact: Artifact, drawn: Sequence[_Drawing], wide: int) -> str:
+    runs = pd.concat([one.found for one in drawn]).dropna(subset="seed")["n"]  # fits have no seed
+    parts = [artifact.name, f"scale {artifact.scale}", *([] if artifact.full else ["reduced size"])]
     if len(runs) and artifact.trains:
         count = "–".join(dict.fromkeys(f"{n:.0f}" for n in (runs.min(), runs.max())))
         parts.append(f"{count} seed{'s' if runs.max() > 1 else ''}")

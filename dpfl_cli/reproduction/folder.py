@@ -26,35 +26,33 @@ FIGURES = ("figure.png", "figure.pdf")
 Files = Mapping[str, bytes]  # name -> content
 
 
-def files_of(artifact: Artifact, scale: Scale) -> tuple[str, ...]:
+def files_of(artifact: Artifact) -> tuple[str, ...]:
     """The files of an artifact's folder."""
     figures = FIGURES if artifact.figures else ()
-    return PAGES + figures + ((SEARCH,) if artifact.searched(scale) else ())
+    return PAGES + figures + ((SEARCH,) if artifact.searched else ())
 
 
-def pages_of(
-    artifact: Artifact, scale: Scale, files: Files
-) -> tuple[Rows, list[Verdict], dict[str, str]]:
+def pages_of(artifact: Artifact, files: Files) -> tuple[Rows, list[Verdict], dict[str, str]]:
     """The rows, the verdicts, and table.md and claims.json, as manifest and CSV files give them
     today.
     """
     manifest = json.loads(files["manifest.json"])
     rows = from_csv(artifact, {name: files[name].decode() for name in CSV})
-    verdicts = judge(artifact, scale, rows, manifest["data"])
+    verdicts = judge(artifact, rows, manifest["data"])
     horizon, gaps, search = manifest["tested_to"], manifest["gaps"], files.get(SEARCH, b"").decode()
     return (
         rows,
         verdicts,
         {
-            "claims.json": claims_json(artifact, scale, verdicts, horizon, rows),
-            "table.md": page(artifact, scale, rows, verdicts, horizon, gaps, search),
+            "claims.json": claims_json(artifact, verdicts, horizon, rows),
+            "table.md": page(artifact, rows, verdicts, horizon, gaps, search),
         },
     )
 
 
-def artifact_folder(outputs: Path, name: str, scale: str) -> Path:
+def artifact_folder(outputs: Path, artifact: Artifact) -> Path:
     """outputs/artifacts/<paper>/<id>/<scale>."""
-    return outputs / "artifacts" / name / scale
+    return outputs / "artifacts" / artifact.name / artifact.folder
 
 
 def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 from dpfl_cli.config.compose import composed
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.identity import flat, text_of
-from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, TRIAL, Artifact, Run, Scale
+from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, TRIAL, Artifact, Run
 from dpfl_cli.reproduction.measure import Best, Where
 from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, is_number, matching
 from dpfl_cli.simulation.plan import make_plan, with_values
@@ -63,12 +63,14 @@ class Cell:
             raise type(error)(f"run {_words(self.run)}: {error}") from error
 
 
-def with_seeds(artifact: Artifact, scale: Scale, seeds: range) -> Artifact:
-    """The same with other seeds than those that are declared at a scale.
+def with_seeds(artifact: Artifact, seeds: range | None) -> Artifact:
+    """The same with other seeds than those that are declared, where any are asked for.
 
     Raises:
       ConfigError: there are none, or a search has some of them.
     """
+    if seeds is None:
+        return artifact
     if not seeds or seeds.step != 1 or not 0 <= seeds[0] <= seeds[-1] < SEARCH_SEEDS[0]:
         raise ConfigError(
             "seeds=…: say how many, 12 for 0 to 11, or which, 5-16; those from "
@@ -76,7 +78,7 @@ def with_seeds(artifact: Artifact, scale: Scale, seeds: range) -> Artifact:
         )
     if not artifact.trains:
         return artifact
-    size = artifact.size(scale)
+    size = artifact.size
     note = (
         f"Seeds {seeds[0]} to {seeds[-1]} were asked for, in place of the {len(size.which)} that "
         "are declared. Intervals are of 95 % where that was settled before any result was seen; "
@@ -85,14 +87,14 @@ def with_seeds(artifact: Artifact, scale: Scale, seeds: range) -> Artifact:
     if size is not TRIAL:
         minutes = size.minutes * len(seeds) / len(size.which)
         size = replace(size, seeds=seeds, minutes=minutes)
-    sizes = {**artifact.sizes, scale: size}
+    sizes = {**artifact.sizes, artifact.scale: size}
     return replace(artifact, sizes=sizes, notes=(*artifact.notes, note), asked=seeds)
 
 
-def runs_of(artifact: Artifact, scale: Scale) -> Iterable[Run]:
-    """Its runs at a scale; a trial has few of them, and small ones."""
-    found = artifact.declared(scale) or ()
-    return map(_small, _few(found)) if artifact.size(scale) is TRIAL else found
+def runs_of(artifact: Artifact) -> Iterable[Run]:
+    """Its runs; a trial has few of them, and small ones."""
+    found = artifact.declared or ()
+    return map(_small, _few(found)) if artifact.size is TRIAL else found
 
 
 def _few(runs: Iterable[Run]) -> Iterator[Run]:
@@ -114,8 +116,8 @@ def _small(run: Run) -> Run:
     return replace(run, values={**run.values, **{key: min(known[key], one) for key, one in limits}})
 
 
-def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
-    """The runs that an artifact asks for at a scale, in its order and once, each with every seed,
+def requests(artifact: Artifact) -> list[Cell]:
+    """The runs that an artifact asks for, in its order and once, each with every seed,
     not planned yet; the cells of a `Search` at reduced size with its first seed.
 
     Raises:
@@ -123,7 +125,7 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
         runs with the same labels.
     """
     seen: dict[tuple[Any, ...], Run] = {}
-    for run in runs_of(artifact, scale):
+    for run in runs_of(artifact):
         if not isinstance(run, Run):
             raise ConfigError(
                 f"artifact {artifact.name}: runs: {run!r} is no run; yield Run(labels, overrides)"
@@ -147,7 +149,7 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
                 "tell them apart by a label"
             )
     runs = list(seen.values())
-    search = artifact.searched(scale)
+    search = artifact.searched
     inside = _in_grids(artifact.best, search.where, runs) if search else set[int]()
     found: list[Cell] = []
     for number, run in enumerate(runs):
@@ -162,10 +164,10 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
             cheap = replace(run, values=values, exclusive=False)
             found.append(Cell(cheap, SEARCH_SEEDS[0]))
         else:
-            found += [Cell(run, seed) for seed in artifact.seeds(scale, run)]
+            found += [Cell(run, seed) for seed in artifact.seeds(run)]
     if not found:
         raise ConfigError(
-            f"artifact {artifact.name}: no runs at scale={scale}; yield some, with seeds"
+            f"artifact {artifact.name}: no runs at scale={artifact.scale}; yield some, with seeds"
         )
     return found
 
@@ -184,16 +186,16 @@ def _in_grids(rules: Sequence[Best], where: Where, runs: Sequence[Run]) -> set[i
         for name in rule.over:
             if name not in labels:
                 raise ConfigError(f"search: best: over: no label '{name}'; {nearest(name, labels)}")
-        mine = matching(matching(frame, where, labels), rule.where, labels)
+        mine = matching(matching(frame, where), rule.where)
         beside = [name for name in labels if name not in rule.over] or (lambda row: 0)
         many = mine.groupby(beside, dropna=False)[rule.over[0]].transform("size") > 1
         inside |= set(mine.index[many])
     return inside
 
 
-def cells(artifact: Artifact, scale: Scale) -> list[Cell]:
+def cells(artifact: Artifact) -> list[Cell]:
     """The same, planned: everything is validated, and data are found, before anything runs."""
-    found = requests(artifact, scale)
+    found = requests(artifact)
     for cell in found:
         _ = cell.plan
     return found
@@ -203,22 +205,22 @@ def _words(run: Run) -> str:
     return " ".join(f"{name}={value}" for name, value in run.labels.items())
 
 
-def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
+def commands(artifact: Artifact) -> Iterator[str]:
     """The `dpfl run` lines that an artifact's runs amount to, one a run, all its seeds in it; of a
     search those of its first stage, and in words what follows.
     """
     plugins = plugin_words() if artifact.paper is None else ""
     lines: dict[str, list[int]] = {}
-    for one in requests(artifact, scale):
+    for one in requests(artifact):
         lines.setdefault(_words_of_command(one.run), []).append(one.seed)
     for words, seeds in lines.items():
         first, end = min(seeds), max(seeds) + 1
         ends = f"{first},{end}" if first else f"{end}"
         many = f"-m {words} 'seed=range({ends})'" if end - first > 1 else f"{words} seed={first}"
         yield f"dpfl run{plugins} {many}"
-    if search := artifact.searched(scale):
+    if search := artifact.searched:
         low, high = SEARCH_SEEDS
-        best, mine = "the best cell of each grid", artifact.size(scale).which
+        best, mine = "the best cell of each grid", artifact.size.which
         if search.keep > 1:
             these = "all" if search.finalists else "the best"
             best = (

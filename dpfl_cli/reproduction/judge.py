@@ -13,11 +13,10 @@ import pandas as pd
 from pydantic import ConfigDict, TypeAdapter
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.artifact import Artifact, Scale
+from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.claim import Claim
 from dpfl_cli.reproduction.comparison import Comparison
 from dpfl_cli.reproduction.grid import Cell, labelled, runs_of
-from dpfl_cli.reproduction.measure import MEASURE
 from dpfl_cli.reproduction.rows import SOURCES, LabelValues, Missing, Rows, matching, places
 from dpfl_cli.reproduction.verdict import (
     FAILS,
@@ -146,9 +145,7 @@ def _said_of(comparison: Mapping[str, Any]) -> str:
 VERDICT = TypeAdapter(Verdict)  # to and from claims.json
 
 
-def judge(
-    artifact: Artifact, scale: Scale, rows: Rows, data: Collection[str] = ()
-) -> list[Verdict]:
+def judge(artifact: Artifact, rows: Rows, data: Collection[str] = ()) -> list[Verdict]:
     """The verdict on every claim; variances are pooled over all of them.
 
     Args:
@@ -187,7 +184,7 @@ def judge(
         share = f" in {found.count(False)} of {len(found)}" if len(found) > 1 else ""
         return {PRINTED: {"finding": HOLDS if all(found) else f"{FAILS}{share}"}}
 
-    made, rows = [], sourced(artifact, scale, rows, data)
+    made, rows = [], sourced(artifact, rows, data)
     for claim in artifact.claims:
         rows.origins.clear()
         comparisons = compared(claim)
@@ -196,14 +193,14 @@ def judge(
         made.append((claim, comparisons, standing_in if "standin" in origins else ""))
     claimed = [one for _, (many, _), _ in made for one in many]
     variances = pooled(claimed)
-    before = recorded().get(artifact.name, {}).get(artifact.folder(scale), {})
+    before = recorded().get(artifact.name, {}).get(artifact.folder, {})
     found = []
     for claim, comparisons, origin in made:
         finding, each, reason = _finding(*comparisons, variances)
         verdict = Verdict(
             **{name: getattr(claim, name) for name in OF_CLAIM},
             finding=finding,
-            state=finding if artifact.full(scale) else REDUCED,
+            state=finding if artifact.full else REDUCED,
             reason=reason,
             comparisons=[one.to_json() for one in each],
             readings={under: _reading(*compared(claim, under), claimed) for under in claim.readings}
@@ -215,20 +212,20 @@ def judge(
     return found
 
 
-def sourced(artifact: Artifact, scale: Scale, rows: Rows, data: Collection[str]) -> Rows:
+def sourced(artifact: Artifact, rows: Rows, data: Collection[str]) -> Rows:
     """The rows with where the data come from of all runs that have a row's labels."""
     sources = dict(one.removesuffix(")").rsplit(" (", 1) for one in data)
     every = " ".join(sorted(set(sources.values())))
     frame = rows.frame.assign(**{SOURCES: every})
     if " " in every and "standin" in every:
-        runs = [*runs_of(artifact, scale)]
+        runs = [*runs_of(artifact)]
         names = [Cell(run, 0).config()["dataset"]["name"] for run in runs]
         known = labelled(runs).assign(**{SOURCES: [sources.get(name, every) for name in names]})
 
         @cache
         def of(place: LabelValues) -> str:
             given = {name: one for name, one in zip(rows.labels, place, strict=True) if one != ""}
-            return " ".join(set(matching(known, given, rows.labels)[SOURCES])) or every
+            return " ".join(set(matching(known, given)[SOURCES])) or every
 
         frame[SOURCES] = [of(place) for place in places(frame, rows.labels)]
     return replace(rows, frame=frame)
@@ -261,16 +258,14 @@ def recorded() -> dict[str, Any]:
     return dict(json.loads(RECORDED.read_text())) if RECORDED.is_file() else {}
 
 
-def record(artifact: str, scale: str, verdicts: Sequence[Verdict]) -> None:
+def record(artifact: Artifact, verdicts: Sequence[Verdict]) -> None:
     """Keeps the findings of a published artifact."""
     known = recorded()
-    known.setdefault(artifact, {})[scale] = {one.id: one.finding for one in verdicts}
+    known.setdefault(artifact.name, {})[artifact.scale] = {one.id: one.finding for one in verdicts}
     RECORDED.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
-def claims_json(
-    artifact: Artifact, scale: Scale, verdicts: Sequence[Verdict], horizon: str, rows: Rows
-) -> str:
+def claims_json(artifact: Artifact, verdicts: Sequence[Verdict], horizon: str, rows: Rows) -> str:
     """claims.json: verdicts, and how the numbers compare with the paper's."""
     claims = [
         VERDICT.dump_python(one, exclude={"recorded"}, exclude_defaults=True) for one in verdicts
@@ -278,7 +273,7 @@ def claims_json(
     return json_text(
         {
             "artifact": artifact.name,
-            "scale": scale,
+            "scale": artifact.scale,
             "tested_to": horizon,
             "numbers": numbers_line(artifact, rows.means),
             "claims": claims,
@@ -310,7 +305,7 @@ def beside(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     """
     times = [name for name, one in artifact.measures.items() if one.unit == "s"]
     known = rows[rows["paper"].notna() & rows["value"].notna()]
-    known = known[~known[MEASURE].isin(times)]
+    known = known[~known["measure"].isin(times)]
     gap = known["value"] - known["paper"]
     ours = (known["std"].astype(float) ** 2 / known["n"].clip(lower=1)).fillna(0)
     error = (ours + known["paper_std"].fillna(0) ** 2 / max(artifact.paper_runs, 1)) ** 0.5

@@ -1,17 +1,25 @@
 """An artifact's page in markdown: tables beside the paper's numbers, verdicts, epsilons."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from dpfl_cli.privacy.nominal import rounded_up
-from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
+from dpfl_cli.reproduction.artifact import Artifact, Table
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
-from dpfl_cli.reproduction.measure import DASH, LARGE, MEASURE, RANK, ROUND, Measure
+from dpfl_cli.reproduction.measure import DASH, LARGE, Measure
 from dpfl_cli.reproduction.reduce import edges_text
-from dpfl_cli.reproduction.rows import LabelValues, Row, Rows, in_order, matching, records
+from dpfl_cli.reproduction.rows import (
+    LabelValues,
+    Row,
+    Rows,
+    in_order,
+    labels_of,
+    matching,
+    records,
+)
 from dpfl_cli.reproduction.search import search_section
 from dpfl_cli.reproduction.templating import table_row, template
 from dpfl_cli.reproduction.verdict import EQUAL_VARIANCES, interval_text
@@ -29,7 +37,6 @@ POOLING = (
 
 def page(
     artifact: Artifact,
-    scale: Scale,
     rows: Rows,
     verdicts: Sequence[Verdict],
     horizon: str,
@@ -42,27 +49,21 @@ def page(
       horizon: rounds, records and seeds that it was run to.
       search: search.csv, where cells were searched in stages.
     """
-    reduced = not artifact.full(scale)
     pooled = any(each.get("freedom") for one in verdicts for each in one.comparisons)
     text = template("table.md.j2")(
         artifact=artifact,
         words=artifact.name if artifact.paper else artifact.path.name + plugin_words(),
-        scale=scale,
-        note=artifact.size(scale).note
-        or ("" if reduced or not artifact.paper else "as in the paper"),
         horizon=horizon,
-        reduced=reduced,
         beside=rows.frame["paper"].notna().any(),
         gaps=gaps,
-        notes=[one if isinstance(one, str) else one.get(scale) for one in artifact.notes],
+        notes=[one if isinstance(one, str) else one.get(artifact.scale) for one in artifact.notes],
         tables=[(spec, table(artifact, spec, rows)) for spec in artifact.tables],
         edges=edges_text(artifact, rows),
-        search=search_section(artifact, scale, search) if search else "",
+        search=search_section(artifact, search) if search else "",
         line=numbers_line(artifact, rows.means),
-        numbers=numbers_table(artifact, rows.means, rows.labels),
+        numbers=numbers_table(artifact, rows.means),
         verdicts=verdicts,
-        intervals=_intervals,
-        reading=_reading,
+        interval=interval_text,
         pooling=POOLING if pooled else "",
         reduced_state=REDUCED,
         epsilons=privacy_table(artifact, rows),
@@ -72,7 +73,7 @@ def page(
 
 def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
     """One table: a line per combination of `rows`, a column per combination of `columns`."""
-    found = records(matching(rows.means, {**spec.where, MEASURE: spec.cells}, rows.labels))
+    found = records(matching(rows.means, {**spec.where, "measure": spec.cells}))
     if not found:
         return "(no numbers at this scale)"
     signed = _signed(artifact, spec.cells)
@@ -94,8 +95,8 @@ def table(artifact: Artifact, spec: Table, rows: Rows) -> str:
         line = [artifact.title_of(value) if value != "" else DASH for value in start]
         for key in across:
             cells = inside.get((*start, *key), [])
-            cells.sort(key=lambda cell: spec.cells.index(cell[MEASURE]))
-            ours = [_ours(artifact, cell, cell[MEASURE] in signed) for cell in cells]
+            cells.sort(key=lambda cell: spec.cells.index(cell["measure"]))
+            ours = [_ours(artifact, cell, cell["measure"] in signed) for cell in cells]
             line.append(", ".join(ours) or DASH)
             if key in printed:
                 line.append(_paper(artifact, cells))
@@ -132,7 +133,7 @@ def _is_printed(cell: Row) -> bool:
 
 def heading(artifact: Artifact, name: str, value: Any) -> str:
     """A label's value with the label's name, where the value alone says nothing."""
-    if name == ROUND:
+    if name == "round":
         return f"round {value}"
     shown = artifact.title_of(value)
     return shown if isinstance(value, str) else f"{artifact.title_of(name)} {shown}"
@@ -140,7 +141,7 @@ def heading(artifact: Artifact, name: str, value: Any) -> str:
 
 def measure_of(artifact: Artifact, cell: Row) -> Measure:
     """What a cell is of; what was chosen (best.<label>) is shown like any measure."""
-    return artifact.measures.get(cell[MEASURE], Measure())
+    return artifact.measures.get(cell["measure"], Measure())
 
 
 def _ours(artifact: Artifact, cell: Row, signed: bool) -> str:
@@ -148,12 +149,12 @@ def _ours(artifact: Artifact, cell: Row, signed: bool) -> str:
     if cell["text"]:
         return str(cell["text"]) + edge
     text = measure_of(artifact, cell).text(cell["value"], cell["std"])
-    if text == DASH and cell["note"] and not cell[ROUND]:
+    if text == DASH and cell["note"] and not cell["round"]:
         return f"{DASH} ({cell['note']})"
     text += f" ({cell['diverged']} of {cell['n']} diverged)" if cell["diverged"] else ""
     if 0 < cell["unknown"] < cell["n"] and not cell["diverged"]:
         text += f" (undefined in {cell['unknown']} of {cell['n']} seeds)"
-    trained = cell[MEASURE] in artifact.measures and not math.isnan(cell["seed"])
+    trained = cell["measure"] in artifact.measures and not math.isnan(cell["seed"])
     if trained and cell["n"] < cell["seeds"]:
         text += f" ({cell['n']} of {cell['seeds']:g} seeds)"
     return text + edge
@@ -166,13 +167,13 @@ def _paper(artifact: Artifact, cells: Sequence[Row]) -> str:
     return (", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")) or DASH
 
 
-def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
+def numbers_table(artifact: Artifact, rows: pd.DataFrame) -> str:
     """Every cell that has a paper's number: the difference, or from a factor of 10 on the ratio;
     and in standard errors.
     """
     lines = []
     for cell in records(beside(artifact, rows)):
-        values = (cell[name] for name in (*labels, RANK, ROUND) if cell[name] != "")
+        values = (cell[name] for name in (*labels_of(rows), "rank", "round") if cell[name] != "")
         which = ", ".join(map(artifact.title_of, values))
         errors = f"{cell['errors']:+.1f}" if math.isfinite(cell["errors"]) else DASH
         measure = measure_of(artifact, cell)
@@ -181,29 +182,8 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
         relative = f"{100 * share:+.1f} %" if math.isfinite(share) else DASH
         far = cell["ratio"] >= FAR or cell["ratio"] <= 1 / FAR
         relative = f"x {cell['ratio']:.2g}" if far else relative
-        lines.append([which, artifact.title_of(cell[MEASURE]), ours, paper, relative, errors])
+        lines.append([which, artifact.title_of(cell["measure"]), ours, paper, relative, errors])
     return markdown(["cell", "measure", "ours", "paper", "difference", "in standard errors"], lines)
-
-
-def _intervals(one: Verdict) -> str:
-    """Some of a claim's comparisons, each with its finding and its interval; first those of its
-    own finding.
-    """
-    texts = []
-    for shown in sorted(one.comparisons, key=lambda of: of["finding"] != one.finding)[:4]:
-        found = f"`{shown['text']}`: {shown['finding']}"
-        texts.append(", ".join(filter(None, [found, interval_text(shown)])))
-    more = len(one.comparisons) - len(texts)
-    return "; ".join(texts) + (f"; {more} more in claims.json" if more else "")
-
-
-def _reading(found: Mapping[str, Any]) -> str:
-    """What is found under another choice, with the comparison that decides it."""
-    one = found.get("comparison")
-    if one is None:
-        return str(found["finding"])
-    shown = [f"`{one['text']}`", interval_text(one, seeds=False) or one.get("reason", "")]
-    return f"{found['finding']} ({': '.join(filter(None, shown))})"
 
 
 # --- epsilons ---------------------------------------------------------------------------------

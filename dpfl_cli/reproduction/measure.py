@@ -14,8 +14,6 @@ Scalar = bool | int | float | str | None
 Facts = Callable[[str], Any]  # looks up what is known of a run before it starts
 Where = Mapping[str, Any]  # label -> its value, or a list of values, or between(low, high)
 Values = Mapping[str, Any]  # config key -> its value
-# columns beside labels
-BEST, MEASURE, ROUND, RANK, SEED = "best", "measure", "round", "rank", "seed"
 At = Literal["first", "last", "final", "min", "max", "series"]
 
 
@@ -98,7 +96,7 @@ class Measure(Checked):
     @property
     def of_chosen(self) -> bool:
         """Whether it is taken only of cells that a `Best` chose, and so after the choice."""
-        return bool({BEST, RANK} & set(self.where)) and not isinstance(self, Derived)
+        return bool({"best", "rank"} & set(self.where)) and not isinstance(self, Derived)
 
     def text(self, value: float, spread: float = math.nan) -> str:
         """A number as tables show it and, where it has one, its spread: to the decimals that the

@@ -13,10 +13,6 @@ from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.facts import FACTS, facts_of
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import (
-    BEST,
-    MEASURE,
-    RANK,
-    ROUND,
     Fact,
     Measure,
     Metric,
@@ -33,7 +29,7 @@ TUNING = "tuning not included"
 
 def row_of(labels: Where, measure: str, value: float | None, **more: Any) -> Row:
     """A row; what it does not say is filled in by `framed`."""
-    return {"seeds": 1, **labels, MEASURE: measure, "value": value, **more}
+    return {"seeds": 1, **labels, "measure": measure, "value": value, **more}
 
 
 def numbers_of(
@@ -76,7 +72,7 @@ def applies(measure: Measure, labels: Where) -> bool:
     return all(
         fitting(wanted)(labels.get(name, ""))
         for name, wanted in measure.where.items()
-        if name not in (BEST, RANK)
+        if name not in ("best", "rank")
     )
 
 
@@ -87,7 +83,7 @@ def _measured(name: str, measure: Metric, labels: Where, seed: int, record: RunR
     found = _reported(name, measure, record)
     if measure.at == "series":
         if not found and measure.absent is not None:
-            found = {int(one[ROUND]): measure.absent for one in record.rows if one[ROUND] >= 1}
+            found = {int(one["round"]): measure.absent for one in record.rows if one["round"] >= 1}
         return [
             row(value if math.isfinite(value) else _bad(measure), round=number)
             for number, value in sorted(found.items())

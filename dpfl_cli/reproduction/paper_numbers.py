@@ -5,7 +5,6 @@ in the words of our labels.
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pandas as pd
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.data.loading import warn_once
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Derived
+from dpfl_cli.reproduction.measure import Derived
 from dpfl_cli.reproduction.rows import PAPER
 
 HERE = Path(__file__).parent
@@ -63,10 +62,10 @@ def check_numbers(artifact: Artifact) -> None:
         return
     keys = [str(name) for name in lines if name not in PAPER]
     known: dict[str, Sequence[Any]] = {
-        MEASURE: artifact.measure_names,
-        BEST: (True, False),
-        ROUND: (),
-        RANK: (),
+        "measure": artifact.measure_names,
+        "best": (True, False),
+        "round": (),
+        "rank": (),
         **{name: [*values, *_none(artifact, name)] for name, values in artifact.choices.items()},
     }
     for name in keys:
@@ -75,7 +74,7 @@ def check_numbers(artifact: Artifact) -> None:
             raise ConfigError(f"{path}: column {name}: no label of the artifact; {near}")
         values = [*map(_text, known[name])]
         given = [one for one in lines[name].unique() if one not in values]
-        if values and given and (own or name == MEASURE or len(given) == lines[name].nunique()):
+        if values and given and (own or name == "measure" or len(given) == lines[name].nunique()):
             raise ConfigError(f"{path}: {name} {given[0] or 'empty'}: {nearest(given[0], values)}")
     twice = lines.loc[lines.duplicated(keys), keys]
     if len(twice):
@@ -85,7 +84,7 @@ def check_numbers(artifact: Artifact) -> None:
 def _none(artifact: Artifact, label: str) -> list[str]:
     """[""] where rows may lack a label: a run does, or they are of several runs."""
     several = artifact.best or any(isinstance(one, Derived) for one in artifact.measures.values())
-    runs = chain.from_iterable(map(artifact.declared, artifact.sizes))
+    runs = (run for scale in artifact.sizes for run in artifact.at(scale).declared)
     return [""] if several or any(label not in run.labels for run in runs) else []
 
 
@@ -110,11 +109,11 @@ def _lines(path: Path) -> pd.DataFrame:
     lines where there is no file.
     """
     if not path.is_file():
-        return pd.DataFrame(columns=[MEASURE, *PAPER])
+        return pd.DataFrame(columns=["measure", *PAPER])
     try:
         read = pd.read_csv(path, dtype=str, keep_default_na=False)
         lines = read.rename(columns=NAMES)
-        if not {MEASURE, "paper"} <= {*lines}:
+        if not {"measure", "paper"} <= {*lines}:
             raise ValueError(
                 "needs columns measure and value, and one for each label (by commas); has "
                 + ", ".join(map(str, read))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dpfl_cli.config.errors import DpflError, StoreError
 from dpfl_cli.data.files import write_atomically
-from dpfl_cli.reproduction.artifact import Artifact, Scale
+from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.folder import (
     Files,
     Made,
@@ -23,24 +23,24 @@ INDEX = "index.md"
 HOW = "make publish (dpfl reproduce all scale=quick --publish)"
 
 
-def publish_artifact(outputs: Path, artifact: Artifact, scale: Scale) -> Path:
+def publish_artifact(outputs: Path, artifact: Artifact) -> Path:
     """Copies a finished artifact to outputs/published/<paper>/<id>/<scale>, with pages as its CSV
     files give them today, writes the index, and keeps its findings as recorded.
 
     Raises:
       StoreError: it is not there as a whole, or cannot be written.
     """
-    root, source = outputs / PUBLISHED, artifact_folder(outputs, artifact.name, scale)
+    root, source = outputs / PUBLISHED, artifact_folder(outputs, artifact)
     try:
-        names = files_of(artifact, scale)
+        names = files_of(artifact)
         files: Files = {name: (source / name).read_bytes() for name in names}
     except OSError as error:
         raise StoreError(
             f"{error.filename}: cannot be read ({error.strerror}); reproduce {artifact.name} again"
         ) from error
-    record(artifact.name, scale, pages_of(artifact, scale, files)[1])
-    folder = root / artifact.name / scale
-    *_, pages = pages_of(artifact, scale, files)  # they say what is recorded now
+    record(artifact, pages_of(artifact, files)[1])
+    folder = root / artifact.name / artifact.scale
+    *_, pages = pages_of(artifact, files)  # they say what is recorded now
     publish(folder, {**files, **pages})
     write_atomically(root / INDEX, index_md(root).encode())
     return folder
@@ -78,7 +78,7 @@ def check_published(
             lines.append(f"{made.artifact}: {no_such} {made.folder}")
             continue
         try:
-            count, wrong = _checked(made, artifacts[made.artifact])
+            count, wrong = _checked(made, artifacts[made.artifact].at(made.scale))
         except DpflError as error:
             count, wrong = 0, [str(error)]
         compared += count
@@ -92,13 +92,13 @@ def check_published(
 def _checked(made: Made, artifact: Artifact) -> tuple[int, list[str]]:
     """The number of verdicts of one folder, and what is wrong with it."""
     present = {path.name: path.read_bytes() for path in made.folder.iterdir()}
-    other = present.keys() ^ files_of(artifact, made.scale)
+    other = present.keys() ^ files_of(artifact)
     if other:
         return 0, [f"missing or unknown files: {', '.join(sorted(other))}; publish it again"]
     if made.damage:
         return 0, [f"damaged ({made.damage}); reproduce and publish it again"]
     lines = [] if made.complete else ["not complete: some of its runs failed; reproduce it again"]
-    _, verdicts, again = pages_of(artifact, made.scale, present)
+    _, verdicts, again = pages_of(artifact, present)
     lines += [
         f"{file} is not what its CSV files give today; reproduce and publish it again"
         for file, text in again.items()

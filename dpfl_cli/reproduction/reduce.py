@@ -19,7 +19,7 @@ import pandas as pd
 
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.grid import Cell
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Best, Derived, Metric
+from dpfl_cli.reproduction.measure import Best, Derived, Metric
 from dpfl_cli.reproduction.numbers import numbers_of, row_of
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import (
@@ -27,11 +27,12 @@ from dpfl_cli.reproduction.rows import (
     Row,
     Rows,
     is_number,
+    labels_of,
     matching,
     places,
     records,
 )
-from dpfl_cli.reproduction.tables import framed, labels_of, rows_of
+from dpfl_cli.reproduction.tables import framed, rows_of
 from dpfl_cli.simulation.store import RunRecord
 
 EDGES = "edges"  # column of winners: label -> where it is at an end of its axis
@@ -63,7 +64,7 @@ def rows_of_runs(
         found = set(places(searched, labels))
         others = rows[[place not in found for place in places(rows, labels)]]
         ground = pd.concat([others, searched], ignore_index=True)
-    choices = [(rule, chosen(artifact, rule, ground, labels)) for rule in artifact.best]
+    choices = [(rule, chosen(artifact, rule, ground)) for rule in artifact.best]
     best = {place for _, winners in choices for place in places(winners, labels)}
     inside = [
         one for one in cells if tuple(one.run.labels.get(name, "") for name in labels) in best
@@ -71,16 +72,16 @@ def rows_of_runs(
     of_best = measured(artifact, inside, records, late, labels)
     rows = pd.concat([rows, of_best], ignore_index=True)
     for rule, winners in choices:
-        rows = marked(rule, winners, rows, labels)
+        rows = marked(rule, winners, rows)
     for name in late:
-        mine = rows[rows[MEASURE] == name]
-        rows = rows.drop(mine.index.difference(matching(mine, measures[name].where, labels).index))
+        mine = rows[rows["measure"] == name]
+        rows = rows.drop(mine.index.difference(matching(mine, measures[name].where).index))
     added = [row for choice in choices for row in rows_of_winners(artifact, *choice)]
     rows = pd.concat([rows, framed(artifact, labels, added)], ignore_index=True)
     for name, measure in derived.items():
-        made = _derived(name, measure, rows_of(artifact, rows, labels))
+        made = _derived(name, measure, rows_of(artifact, rows))
         rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
-    return rows_of(artifact, beside_paper(artifact, rows), labels)
+    return rows_of(artifact, beside_paper(artifact, rows))
 
 
 def measured(
@@ -126,17 +127,17 @@ def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
 # --- the best cell of a grid, chosen by the means over seeds -------------------------------------
 
 
-def chosen(
-    artifact: Artifact, rule: Best, rows: pd.DataFrame, labels: Sequence[str]
-) -> pd.DataFrame:
+def chosen(artifact: Artifact, rule: Best, rows: pd.DataFrame) -> pd.DataFrame:
     """The best cells of every grid by their means over seeds, each once; diverged ones never are.
 
     Columns: the labels, the round where one is chosen at each, rank, edges (by label).
     """
     measure = artifact.measures[rule.by]
     at_rounds = isinstance(measure, Metric) and measure.at == "series"
-    mine = matching(rows[rows[MEASURE] == rule.by], rule.where, labels)
-    beside = [name for name in labels if name not in rule.over] + ([ROUND] if at_rounds else [])
+    mine = matching(rows[rows["measure"] == rule.by], rule.where)
+    beside = [name for name in labels_of(rows) if name not in rule.over] + (
+        ["round"] if at_rounds else []
+    )
     keys = [*beside, *rule.over]
     means = mine.groupby(keys, sort=False, dropna=False)["value"].mean().reset_index()
     lower = measure.better == "lower"
@@ -146,23 +147,21 @@ def chosen(
         best = finite.sort_values("value", ascending=lower, kind="stable").head(rule.top)
         for rank, winner in enumerate(records(best[keys]), start=1):
             edges = {name: edge_of(name, winner[name], grid[name]) for name in rule.over}
-            winners.append({**winner, RANK: rank, EDGES: edges})
-    return pd.DataFrame(winners, columns=[*keys, RANK, EDGES], dtype=object)
+            winners.append({**winner, "rank": rank, EDGES: edges})
+    return pd.DataFrame(winners, columns=[*keys, "rank", EDGES], dtype=object)
 
 
-def marked(
-    rule: Best, winners: pd.DataFrame, rows: pd.DataFrame, labels: Sequence[str]
-) -> pd.DataFrame:
+def marked(rule: Best, winners: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with rank and edge where they belong to a chosen cell."""
-    keys = list(winners.columns.drop([RANK, EDGES]))
-    mine = matching(rows, rule.where, labels)[keys]
-    found = mine.merge(winners, "left", keys).set_axis(mine.index).dropna(subset=RANK)
+    keys = list(winners.columns.drop(["rank", EDGES]))
+    mine = matching(rows, rule.where)[keys]
+    found = mine.merge(winners, "left", keys).set_axis(mine.index).dropna(subset="rank")
     rows = rows.copy()
-    rows.loc[found.index, BEST] |= found[RANK] == 1
+    rows.loc[found.index, "best"] |= found["rank"] == 1
     if rule.top > 1:
-        rows.loc[found.index, RANK] = found[RANK]
-    if ROUND not in keys:  # a curve has no edge
-        found = found[rows.loc[found.index, ROUND] == ""]
+        rows.loc[found.index, "rank"] = found["rank"]
+    if "round" not in keys:  # a curve has no edge
+        found = found[rows.loc[found.index, "round"] == ""]
     joined = ["; ".join(filter(None, edges.values())) for edges in found[EDGES]]
     rows.loc[found.index, "edge"] = joined
     return rows
@@ -172,9 +171,9 @@ def rows_of_winners(artifact: Artifact, rule: Best, winners: pd.DataFrame) -> li
     """The rows best.<label>."""
     rows = []
     for winner in records(winners):
-        rank, edges = winner.pop(RANK), winner.pop(EDGES)
+        rank, edges = winner.pop("rank"), winner.pop(EDGES)
         place = {name: one for name, one in winner.items() if name not in rule.over}
-        about = {BEST: rank == 1, RANK: rank if rule.top > 1 else "", "note": rule.note}
+        about = {"best": rank == 1, "rank": rank if rule.top > 1 else "", "note": rule.note}
         for name in rule.over:
             value = winner[name]
             if value == "":  # a label of another method's grid
@@ -198,7 +197,7 @@ def edge_of(name: str, value: Any, column: pd.Series) -> str:
 
 def edges_text(artifact: Artifact, rows: Rows) -> str:
     """Where chosen points lie at the end of their grid, with in how many cells."""
-    cells = records(rows.means[rows.means[MEASURE].map(artifact.is_choice)])
+    cells = records(rows.means[rows.means["measure"].map(artifact.is_choice)])
     places = {
         (edge, *(cell[name] for name in rows.labels)): edge
         for cell in cells

@@ -19,7 +19,6 @@ from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import requests
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.measure import BEST, MEASURE
 from dpfl_cli.reproduction.numbers import applies
 from dpfl_cli.reproduction.paper_numbers import check_numbers
 from dpfl_cli.reproduction.reduce import rows_of_runs
@@ -58,12 +57,12 @@ def rehearse(job: Job) -> None:
 
 def _make(job: Job, shown: int) -> None:
     """All that is made of an artifact's runs, these being made up."""
-    artifact, scale = job.artifact, job.scale
+    artifact = job.artifact
     records = {cell.plan.id: made_up(artifact, cell.plan, shown) for cell in job.cells}
     rows = rows_of_runs(artifact, job.cells, records, job.rows)
-    page(artifact, scale, rows, judge(artifact, scale, rows), "", [], job.table)
+    page(artifact, rows, judge(artifact, rows), "", [], job.table)
     if artifact.figures:
-        canvas_of(artifact, scale, rows)
+        canvas_of(artifact, rows)
 
 
 def check_metrics(job: Job, store: RunStore) -> None:
@@ -103,7 +102,7 @@ def _tried(job: Job, store: RunStore) -> Iterator[RunRecord]:
     """The first run of every method and model, at the smallest size there is before these cells."""
     smallest = next(scale for scale in SCALES if scale in job.artifact.sizes)
     tried = set()
-    for cell in chain(requests(job.artifact, smallest), job.cells):
+    for cell in chain(requests(job.artifact.at(smallest)), job.cells):
         config = cell.config()
         kind = config["algorithm"]["name"], config["model"]["name"]
         if kind not in tried:
@@ -143,7 +142,7 @@ def check_names(artifact: Artifact) -> None:
             for number, one in enumerate(getattr(artifact, kind))
         },
     }
-    known = {BEST: (True, False), MEASURE: measures, **artifact.choices}
+    known = {"best": (True, False), "measure": measures, **artifact.choices}
     for place, part in parts.items():
         for field, (what, among) in names.items():
             given = getattr(part, field, None) or ()

@@ -6,9 +6,9 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +27,18 @@ from dpfl_cli.reproduction.judge import (
     NEAR,
     NOT_RUN,
     PARTLY,
-    STANDINS,
     Verdict,
 )
-from dpfl_cli.reproduction.measure import DASH, MEASURE, ROUND
+from dpfl_cli.reproduction.measure import DASH
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.tables import CSV, labels_of
+from dpfl_cli.reproduction.rows import labels_of
+from dpfl_cli.reproduction.tables import CSV
 from dpfl_cli.reproduction.templating import MARKDOWN, template
 from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 
 ASSETS = ("report.css", "report.js")
 FINDINGS = (HOLDS, FAILS, UNDECIDED, NOT_RUN)
 COUNTED = {name: title for name, title in GROUPS.items() if name != "invariant"}
-Of = Callable[[str, Mapping[str, Any]], bool]  # of a page and one of its runs
-# hours that scale=paper may take on two cores, and the runs that they are for, where not all
-BUDGET: Mapping[str, Mapping[str, Of | None]] = {
-    "adaptdp": {"2 without table5": lambda page, run: page != "table5"},
-    "dynamic": {"2": None},
-    "fedexp": {"2": None},
-    "fednew": {"8": None},
-    "scaffnew": {
-        "2.5 for mushrooms": lambda page, run: page in ("fig12", "fig12_splits", "scaling"),
-        "3 for CIFAR-10 in fig2 and fig3, which have five seeds, at one horizon and at five": (
-            lambda page, run: page in ("fig2", "fig3") and run["labels"]["task"] == "cifar10"
-        ),
-    },
-}
-# hours on two cores with nothing else running, by docs/speed.md
-ON_TWO_CORES = {"dynamic": "about 2.2", "fedexp": "2.0", "fednew": "about 11.5"}
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
 POINTS = 80  # rounds of a curve that a plot keeps
 
@@ -74,10 +58,6 @@ class Shown(Made):
     declared: Artifact | None
     scales: Sequence[str]
     before: Shown | None
-
-    @property
-    def is_largest(self) -> bool:
-        return self.scale == self.scales[-1]
 
     @property
     def url(self) -> str:
@@ -124,29 +104,10 @@ class Shown(Made):
         return "" if self.reduced else self.numbers
 
     @property
-    def numbers_of_any_size(self) -> str:
-        """The same at every size, in brackets at a reduced one."""
-        return f"({self.numbers})" if self.reduced and self.numbers else self.numbers
-
-    @property
     def standin(self) -> bool:
         """Whether all of its data stand in for the paper's."""
         data = self.manifest.get("data") or ()
         return bool(data) and all(one.endswith("(standin)") for one in data)
-
-    @property
-    def tried(self) -> str:
-        """Its paper's claims: how many hold / fail / are undecided, in brackets at reduced size;
-        those on stand-ins apart.
-        """
-        forms = {"paper": "{}", "paper_standin": f"{{}} {STANDINS}"}
-        forms |= {"reduced": "({})", "reduced_standin": f"({{}} {STANDINS})"}
-        texts = [
-            form.format(" / ".join(str(counts[one]) for one in (HOLDS, FAILS, UNDECIDED)))
-            for group, form in forms.items()
-            if any((counts := self.counts[group]).values())
-        ]
-        return "; ".join(texts) or DASH
 
     @property
     def changes(self) -> list[tuple[Verdict, str, str, str]]:
@@ -167,25 +128,15 @@ class Shown(Made):
         return changes
 
     @property
-    def minutes(self) -> float | None:
-        if self.declared is None or self.declared.runs_of:
-            return None
-        return self.declared.size(self.scale).minutes if self.declared.trains else 0.0
-
-    @property
     def at_edge(self) -> int:
         """How many chosen points lie at the end of what was searched."""
         found = re.findall(r"of \d+\)(?: in (\d+) cells)?", self.manifest.get("edges", ""))
         return sum(int(cells or 1) for cells in found)
 
-    @property
-    def has_figure(self) -> bool:
-        return (self.folder / "figure.png").exists()
-
     @cached_property
     def commands(self) -> list[str]:
         """The `dpfl run` lines that its runs amount to."""
-        return list(commands(self.declared, self.scale)) if self.declared else []
+        return list(commands(self.declared)) if self.declared else []
 
     @cached_property
     def presets(self) -> dict[str, str]:
@@ -209,10 +160,10 @@ class Shown(Made):
         parts = [pd.read_csv(self.folder / name) for name in CSV]
         frame = pd.concat(parts).astype({"value": float})
         labels = labels_of(frame)
-        keys = [*labels, MEASURE, ROUND]
-        rounds = sorted(frame[ROUND].dropna().unique())
+        keys = [*labels, "measure", "round"]
+        rounds = sorted(frame["round"].dropna().unique())
         kept = [*rounds[:: len(rounds) // POINTS + 1], *rounds[-1:], math.nan]
-        cells = frame[frame[ROUND].isin(kept)].groupby(keys, sort=False, dropna=False)["value"]
+        cells = frame[frame["round"].isin(kept)].groupby(keys, sort=False, dropna=False)["value"]
         means = cells.agg(["mean", "std", "count"]).reset_index()
         known = beside_paper(self.declared, means) if self.declared else means.assign(paper=None)
         columns = [*means.columns, "paper"]
@@ -253,23 +204,17 @@ def numbers(lines: Iterable[str]) -> str:
     return "; ".join(texts)
 
 
-def of_these(shown: Sequence[Shown]) -> str:
-    """The same of pages that say less of what the papers found, which count among them."""
-    standins = numbers(one.numbers_at_full_size for one in shown if one.standin)
-    untrained = numbers(one.numbers_at_full_size for one in shown if not one.manifest["runs"])
-    return (
-        f"of these, on pages of stand-ins alone: {standins}; on pages where nothing is trained, of "
-        f"settings, counts and closed forms: {untrained}"
-    )
+def hours(shown: Iterable[Shown], task: str = "") -> str:
+    """What all runs of artifacts took, a run that several of them share once; on GPUs apart.
 
-
-def hours(shown: Iterable[Shown], of: Of = lambda page, run: True) -> str:
-    """What all runs of artifacts took, a run that several of them share once; on GPUs apart."""
+    Args:
+      task: of the runs of a task alone.
+    """
     runs = {
         run["id"]: run
         for one in shown
         for run in one.manifest["runs"]
-        if of(one.artifact.partition("/")[2], run)
+        if not task or run["labels"]["task"] == task
     }
     took = Counter[bool]()
     for run in runs.values():
@@ -278,33 +223,15 @@ def hours(shown: Iterable[Shown], of: Of = lambda page, run: True) -> str:
     return " and ".join(texts) or DASH
 
 
-def budget(paper: str, shown: Sequence[Shown]) -> str:
-    """What a paper's pages may take, and what those runs that it is for took."""
-    asked = [
-        f"{words}; so counted {hours(shown, of)}" if of else words
-        for words, of in BUDGET.get(paper, {}).items()
-    ]
-    return f" (budget: {'; '.join(asked)})" if asked else ""
-
-
-def partly(shown: Iterable[Shown]) -> int:
-    """How many of the papers' claims compare runs on stand-ins and others too."""
-    claims = [one for each in shown for one in each.claims if not one.ours]
-    return sum(one.data == PARTLY for one in claims)
-
-
-def _filled(file: str, **given: Any) -> str:
+def _filled(file: str, given: Mapping[str, Any]) -> str:
     """A template filled in with what is given and what all of them may use."""
     return template(file)(
         groups=COUNTED,
         findings=FINDINGS,
         totals=totals,
-        budget=budget,
-        partly=partly,
+        partly=PARTLY,
         hours=hours,
         numbers=numbers,
-        of_these=of_these,
-        two_cores=ON_TWO_CORES,
         changed=CHANGED,
         interval=interval_text,
         **given,
@@ -314,9 +241,7 @@ def _filled(file: str, **given: Any) -> str:
 def index_md(root: Path) -> str:
     """The overview of a folder of artifacts in markdown: totals, and a line for each artifact."""
     found = folders(root)
-    front = [one for one in _shown(found, {}) if one.is_largest]
-    damaged = [one for one in found if one.damage]
-    return _filled("index.md.j2", shown=front, damaged=damaged, papers=_by_paper(front))
+    return _filled("index.md.j2", _front(found, _shown(found, {})))
 
 
 def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Shown]:
@@ -326,7 +251,7 @@ def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Sho
     for name, scales in itertools.groupby(whole, lambda one: one.artifact):
         mine, declared, before = list(scales), artifacts.get(name), None
         for made in mine:
-            known = declared if declared and made.scale in declared.sizes else None
+            known = declared.at(made.scale) if declared and made.scale in declared.sizes else None
             before = Shown(
                 **vars(made), declared=known, scales=[one.scale for one in mine], before=before
             )
@@ -334,9 +259,15 @@ def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Sho
     return shown
 
 
-def _by_paper(shown: Sequence[Shown]) -> dict[str, list[Shown]]:
+def _front(found: Iterable[Made], pages: Iterable[Shown]) -> dict[str, Any]:
+    """What overviews are of: every artifact at its largest size, also by paper, and damage."""
+    shown = [one for one in pages if one.scale == one.scales[-1]]
     papers = itertools.groupby(shown, lambda one: one.paper)
-    return {name: list(mine) for name, mine in papers}
+    return {
+        "shown": shown,
+        "papers": {name: list(mine) for name, mine in papers},
+        "damaged": [one for one in found if one.damage],
+    }
 
 
 def write_report(
@@ -363,23 +294,21 @@ def write_report(
             f"{outputs}: no artifacts and nothing published; dpfl reproduce makes what is shown"
         )
     pages = _shown(found, artifacts)
-    front = [one for one in pages if one.is_largest]
-    damaged = [one.folder for one in found if one.damage]
-    papers = _by_paper(front)
     of_papers = [one.paper for one in artifacts.values() if one.paper is not None]
-    cited, declared = {one.key: one for one in of_papers}, Counter(one.key for one in of_papers)
-    missing = sorted(artifacts.keys() - {one.artifact for one in found})
-    filled = partial(_filled, papers=papers, cited=cited, command=command, top="")
-    files: dict[str, str | bytes] = {
-        "index.html": filled(
-            "index.html.j2", shown=front, damaged=damaged, declared=declared, missing=missing
-        ),
-        "claims.html": filled("claims.html.j2", shown=front),
+    about = _front(found, pages) | {
+        "cited": {one.key: one for one in of_papers},
+        "declared": Counter(one.key for one in of_papers),
+        "missing": sorted(artifacts.keys() - {one.artifact for one in found}),
+        "command": command,
+        "top": "",
     }
-    for name, mine in papers.items():
-        files[f"{name}.html"] = filled("paper.html.j2", name=name, shown=mine)
+    files: dict[str, str | bytes] = {
+        f"{name}.html": _filled(f"{name}.html.j2", about) for name in ("index", "claims")
+    }
+    for name, mine in about["papers"].items():
+        files[f"{name}.html"] = _filled("paper.html.j2", about | {"name": name, "shown": mine})
     old = outputs / "report"
-    if not all((old / f"{name}.html").exists() for name in papers):
+    if not all((old / f"{name}.html").exists() for name in about["papers"]):
         changed = None  # every page leads to every paper
     for one in pages:
         if changed is not None and one.artifact not in changed and (old / one.url).exists():
@@ -387,7 +316,7 @@ def write_report(
             files |= {str(path.relative_to(old)): path.read_bytes() for path in kept.iterdir()}
             continue
         files |= {f"{Path(one.url).parent}/{name}": text for name, text in one.files.items()}
-        files[one.url] = filled("artifact.html.j2", one=one, top="../../../")
+        files[one.url] = _filled("artifact.html.j2", about | {"one": one, "top": "../../../"})
     for name in ASSETS:
         files[name] = (Path(__file__).with_name("templates") / name).read_bytes()
     publish(old, files)

@@ -4,6 +4,7 @@ what can be written.
 
 import hashlib
 import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,9 +17,10 @@ import numpy as np
 import torch
 
 import dpfl_cli
-from dpfl_cli.config.errors import AbsentData, ConfigError, DpflError, nearest
+from dpfl_cli.config.errors import AbsentData, AbsentGpu, DpflError
+from dpfl_cli.data.devices import pick_device
 from dpfl_cli.data.files import encoded
-from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
+from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.audits import make_all
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.folder import (
@@ -42,7 +44,7 @@ from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
 
-# whether an artifact whose data are not here is left out; None: never
+# whether an artifact is left out whose data are not here, or the GPU that it needs; None: never
 Without = Callable[[Artifact, AbsentData], bool] | None
 
 
@@ -64,28 +66,17 @@ class Produced:
     edges: str
     kept: bool
 
-    @property
-    def complete(self) -> bool:
-        return not self.gaps
-
-
-def check_scale(scale: str) -> Scale:
-    """The scale, or a ConfigError with the nearest one."""
-    if scale not in SCALES:
-        raise ConfigError(f"scale={scale}: no such scale; {nearest(scale, SCALES)}")
-    return scale
-
 
 def prepare(
     artifacts: Sequence[Artifact],
-    scale: Scale,
     store: RunStore,
     without: Without = None,
 ) -> list[Job]:
     """Plans every run of every artifact that is known of, before anything runs.
 
     Args:
-      without: asked of an artifact whose data are not here: whether it is left out.
+      without: asked of an artifact whose data are not here, or that takes too long without a GPU
+        and is not finished: whether it is left out.
 
     Raises:
       ConfigError, DataError: the first run that cannot be made, with its artifact; or all are left
@@ -95,7 +86,7 @@ def prepare(
     absent: AbsentData | None = None
     for artifact in artifacts:
         try:
-            job = search(artifact, scale, partial(_foreseen, artifact, store))
+            job = search(artifact, partial(_foreseen, artifact, store))
             rehearse(job)
         except DpflError as error:
             text = str(error)
@@ -107,10 +98,24 @@ def prepare(
             ):
                 continue
             raise type(error)(named) from error
+        if without and _needs_gpu(job, store):
+            hours = artifact.size.minutes / 60
+            absent = AbsentGpu(
+                f"{artifact.name}: without a GPU it takes about {hours:.0f} hours at "
+                f"scale={artifact.scale}; by its own name it is run here too"
+            )
+            if without(artifact, absent):
+                continue
         jobs.append(job)
     if absent is not None and not jobs:
         raise absent
     return jobs
+
+
+def _needs_gpu(job: Job, store: RunStore) -> bool:
+    """Whether it is to be run on a GPU and there is none."""
+    slow = job.artifact.size.gpu and pick_device("auto").type == "cpu"
+    return slow and not all(map(store.finished, job.plans))
 
 
 def _foreseen(artifact: Artifact, store: RunStore, cells: Sequence[Cell]) -> dict[str, RunRecord]:
@@ -131,10 +136,10 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
         missing += len(new)
         work = {run: plan.work for run, plan in job.plans.items()}
         share = sum(work[run] for run in new) / (sum(work.values()) or 1)
-        minutes += job.artifact.size(job.scale).minutes * share
+        minutes += job.artifact.size.minutes * share
     total = len({run for job in jobs for run in job.plans})
     which = f"{len(jobs)} artifact{'s' if len(jobs) != 1 else ''}"
-    where = f"{which} at scale={jobs[0].scale}"
+    where = f"{which} at scale={jobs[0].artifact.scale}"
     if not missing:
         return f"{where}: {total} runs, all finished" if total else f"{which}: nothing to train"
     cost = f"{minutes:.0f} minutes" if minutes >= 1.5 else f"{max(60 * minutes, 1):.0f} seconds"
@@ -163,7 +168,7 @@ def produce(
         return {run: one.record for run, one in made.items() if one.status != "failed"}
 
     if job.stages:
-        job = search(artifact, job.scale, ended)
+        job = search(artifact, ended)
     made = ended(job.cells)
     _audit(job, store.outputs, quiet)
     rows = rows_of_runs(artifact, job.cells, made, job.rows)
@@ -176,12 +181,12 @@ def produce(
     manifest = json_text(_manifest(job, outcomes, gaps, edges))
     search_csv = {SEARCH: job.table} if job.stages else {}
     files = encoded({**to_csv(rows), **search_csv, "manifest.json": manifest})
-    rows, verdicts, pages = pages_of(artifact, job.scale, files)
-    folder = artifact_folder(store.outputs, artifact.name, artifact.folder(job.scale))
+    rows, verdicts, pages = pages_of(artifact, files)
+    folder = artifact_folder(store.outputs, artifact)
     new = sum(not outcome.cached for outcome in outcomes.values())
     kept = bool(gaps) and read_folder(folder).complete
     if not kept:
-        publish(folder, {**files, **pages, **draw(artifact, job.scale, rows)})
+        publish(folder, {**files, **pages, **draw(artifact, rows)})
     return Produced(job, folder, verdicts, gaps, new, edges, kept)
 
 
@@ -242,7 +247,7 @@ def _manifest(
     ]
     return {
         "artifact": job.artifact.name,
-        "scale": job.scale,
+        "scale": job.artifact.scale,
         "complete": not gaps,
         "gaps": list(gaps),
         **({"edges": edges} if edges else {}),
@@ -274,7 +279,6 @@ def _took(outcome: Outcome) -> dict[str, Any]:
 
 def dry_run(
     artifacts: Sequence[Artifact],
-    scale: Scale,
     outputs: Path,
     force: bool = False,
     without: Without = None,
@@ -283,7 +287,7 @@ def dry_run(
     costs.
     """
     store, lines = RunStore(outputs), []
-    jobs = prepare(artifacts, scale, store, without)
+    jobs = prepare(artifacts, store, without)
     for job in jobs:
         price = estimate([job], store, force)
         if job.stages:
@@ -302,7 +306,7 @@ def _undecidable(jobs: Sequence[Job]) -> Iterator[str]:
         for job in jobs
         if job.artifact.trains
         and job.artifact.claims
-        and all(len(job.artifact.seeds(job.scale, cell.run)) < FEWEST for cell in job.cells)
+        and all(len(job.artifact.seeds(cell.run)) < FEWEST for cell in job.cells)
     ]
     if few:
         yield (
@@ -313,18 +317,15 @@ def _undecidable(jobs: Sequence[Job]) -> Iterator[str]:
 
 def reproduce(
     artifacts: Sequence[Artifact],
-    scale: Scale,
     outputs: Path,
-    say: Callable[[str], None],
     quiet: bool = False,
     force: bool = False,
-    after: Callable[[Produced], None] = lambda one: None,
     without: Without = None,
-) -> list[Produced]:
-    """Makes all artifacts, each written as soon as its runs are there.
+) -> Iterator[Produced]:
+    """Makes all artifacts, each written as soon as its runs are there, and yielded then.
 
     Args:
-      after: called with each as soon as it is written.
+      quiet: without progress on standard error.
       without: as for `prepare`.
 
     Raises:
@@ -332,20 +333,22 @@ def reproduce(
       StoreError: the outputs cannot be written.
     """
     store = RunStore(outputs)
-    jobs = prepare(artifacts, scale, store, without)
+    jobs = prepare(artifacts, store, without)
     store.prepare()
     for job in jobs:
         check_metrics(job, store)
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
     for line in (estimate(jobs, store, force), *_undecidable(jobs)):
         say(line)
-    made: list[Produced] = []
     repeated = set[str]() if force else None
     for number, job in enumerate(jobs, start=1):
         one = produce(job, store, quiet, repeated)
-        made.append(one)
         say(f"[{number}/{len(jobs)}] {_line(one)}")
-        after(one)
-    return made
+        yield one
 
 
 def _line(one: Produced) -> str:
@@ -355,7 +358,7 @@ def _line(one: Produced) -> str:
         parts.append(count_verdicts(one.verdicts))
     if one.edges:
         parts.append(f"best at the edge of the grid: {one.edges}")
-    if not one.complete:
+    if one.gaps:
         more = f" and {len(one.gaps) - 1} more" if len(one.gaps) > 1 else ""
         parts.append(f"INCOMPLETE: {one.gaps[0]}{more}")
     if one.kept:

@@ -14,10 +14,22 @@ import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.comparison import Sample, best_by_others
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Measure, Metric, Where
+from dpfl_cli.reproduction.measure import Measure, Metric, Where
 
 # Columns of every frame beside the labels.
-FIXED = [MEASURE, ROUND, RANK, SEED, "value", "text", "diverged", "seeds", BEST, "edge", "note"]
+FIXED = [
+    "measure",
+    "round",
+    "rank",
+    "seed",
+    "value",
+    "text",
+    "diverged",
+    "seeds",
+    "best",
+    "edge",
+    "note",
+]
 PAPER = ["paper", "paper_std", "paper_note"]  # the paper's number of a row
 PRIVACY = [  # everything that a row with an epsilon says about it
     "epsilon",
@@ -37,11 +49,11 @@ PRIVACY = [  # everything that a row with an epsilon says about it
     "not_covered",
 ]
 SOURCES = "sources of data"  # a column that `judge` adds: "real standin"
-PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
+PSEUDO = ("best", "measure", "rank", "round")  # columns that are asked for like labels
 Row = dict[str, Any]  # column -> its value
 LabelValues = tuple[Any, ...]  # the values of some labels, in their order
 OTHERS = "by the other seeds"  # as best=OTHERS: for every seed the cell that the others choose
-CHOSEN = {BEST: True}  # labels of what a `Best` chose
+CHOSEN = {"best": True}  # labels of what a `Best` chose
 MANY = list | tuple | set | range | Mapping  # several values of a label, or the names of a mapping
 
 
@@ -78,12 +90,10 @@ class Rows:
     Attributes:
       frame: columns: the labels; measure, round, seed, value, text, best, rank, and what tables
         show. A label that a row does not have is "".
-      labels: the names of the labels.
       measures: by name; those that `Best` adds are not among them.
     """
 
     frame: pd.DataFrame
-    labels: Sequence[str]
     measures: dict[str, Measure]
     known: Mapping[str, Sequence[Any]]  # values of labels, and all measures, best.<label> too
     whole: Rows | None = None  # in a derived measure: the rows of all combinations
@@ -91,25 +101,30 @@ class Rows:
     # where the data of all cells come from that were asked for, if the column SOURCES says it
     origins: set[str] = field(default_factory=set, compare=False)
 
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names of the labels."""
+        return labels_of(self.frame)
+
     def where(self, **labels: Any) -> Rows:
         """The rows with these labels: a value, a list of values, or between(low, high)."""
         labels = {name: one for name, one in labels.items() if one != OTHERS}
         check_values(labels, self.known)
-        return replace(self, frame=matching(self.frame, labels, self.labels))
+        return replace(self, frame=matching(self.frame, labels))
 
     def __call__(self, measure: str, **labels: Any) -> Sample:
         """One cell, seed by seed; with best=OTHERS the best of those with the other labels, which
         for every seed the other seeds choose.
         """
-        by_others = labels.get(BEST) == OTHERS
+        by_others = labels.get("best") == OTHERS
         rows, _ = self._found(measure, labels, math.inf if by_others else 0)
         if by_others:
-            cells = self.frame.iloc[rows][[*self.labels, ROUND, RANK]].drop_duplicates()
+            cells = self.frame.iloc[rows][[*self.labels, "round", "rank"]].drop_duplicates()
             tried = [self(measure, **cell) for cell in records(cells)]
             highest = self.measures[measure].better == "higher"
             return best_by_others(tried, _words(measure, labels), highest=highest)
         known, column = self.measures.get(measure, Measure()), self._columns
-        seeds = column(SEED)[rows].astype(float)
+        seeds = column("seed")[rows].astype(float)
         noisy = isinstance(known, Metric) or not np.isnan(seeds).all()
         values = pd.Series(column("value")[rows].astype(float), index=seeds)
         if values.isna().any():
@@ -191,14 +206,14 @@ class Rows:
     @property
     def seeds(self) -> dict[float, Rows]:
         """Every seed -> its rows, with those that have none."""
-        of, seeds = self.frame[SEED], sorted(self.frame[SEED].dropna().unique())
+        of, seeds = self.frame["seed"], sorted(self.frame["seed"].dropna().unique())
         return {one: replace(self, frame=self.frame[(of == one) | of.isna()]) for one in seeds}
 
     @cached_property
     def printed(self) -> Rows:
         """The numbers that the paper prints in place of ours, as if of one seed."""
         frame = self.frame[self.frame["paper"].notna()]
-        frame = frame.drop_duplicates([*self.labels, MEASURE, ROUND, RANK])
+        frame = frame.drop_duplicates([*self.labels, "measure", "round", "rank"])
         frame = frame.assign(value=frame["paper"], seed=0.0, paper=math.nan, paper_std=math.nan)
         return replace(self, frame=frame, origins=set())
 
@@ -212,7 +227,7 @@ class Rows:
         `n` runs, `diverged` of them, `unknown` values; privacy that of the run with the
         largest epsilon.
         """
-        keys, frame = [*self.labels, MEASURE, ROUND, RANK], self.frame
+        keys, frame = [*self.labels, "measure", "round", "rank"], self.frame
         if frame.empty:
             return frame.assign(std=[], n=[], unknown=[])
         spent = frame["epsilon"].astype(float).fillna(math.inf)
@@ -232,7 +247,7 @@ class Rows:
         found = worst.assign(**{name: column.to_numpy() for name, column in columns.items()})
         for name, measure in self.measures.items():
             if measure.summary != "mean":
-                mine = (found[MEASURE] == name) & np.isfinite(found["value"])
+                mine = (found["measure"] == name) & np.isfinite(found["value"])
                 ends = getattr(values, measure.summary)()
                 found.loc[mine, "value"] = ends.reset_index(drop=True)[mine]
                 found.loc[mine, "std"] = math.nan
@@ -246,14 +261,14 @@ class Rows:
     @cached_property
     def _of_measure(self) -> Mapping[Any, Any]:
         """Measure -> the numbers of its rows."""
-        return self.frame.groupby(MEASURE, sort=False).indices
+        return self.frame.groupby("measure", sort=False).indices
 
     def _found(self, measure: str, labels: Where, free: float) -> tuple[np.ndarray, str]:
         """The numbers of a measure's rows with these labels, and the first of the others in which
         they differ; so many of them may be left free.
         """
         labels = {name: one for name, one in labels.items() if one != OTHERS}
-        check_values({MEASURE: measure, **labels}, self.known)
+        check_values({"measure": measure, **labels}, self.known)
         for name in labels:
             check_label(name, self.labels)
         rows = _narrowed(self._columns, labels, self._of_measure.get(measure, np.arange(0)))
@@ -261,7 +276,7 @@ class Rows:
             raise Missing(f"no number for {_words(measure, labels)}")
         if SOURCES in self.frame:
             self.origins.update(" ".join(self._columns(SOURCES)[rows]).split())
-        several = [*self.labels, ROUND, RANK] if len(rows) > 1 else []
+        several = [*self.labels, "round", "rank"] if len(rows) > 1 else []
         varied = [name for name in several if len({*self._columns(name)[rows]}) > 1]
         if len(varied) > free:
             which = " and ".join(varied) + (", all but one" if free else "")
@@ -288,10 +303,15 @@ def check_label(name: str, labels: Iterable[str]) -> None:
         raise ConfigError(f"no label '{name}'; {nearest(name, known)}")
 
 
-def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.DataFrame:
+def labels_of(frame: pd.DataFrame) -> list[str]:
+    """The labels of a frame of rows: its columns before the measure."""
+    return list(takewhile(lambda name: name != "measure", map(str, frame)))
+
+
+def matching(frame: pd.DataFrame, where: Where) -> pd.DataFrame:
     """The rows with these labels; a ConfigError names a label that there is not."""
     for name in where:
-        check_label(name, labels)
+        check_label(name, labels_of(frame))
         if name not in frame:
             return frame.iloc[:0]
     rows = np.arange(len(frame))

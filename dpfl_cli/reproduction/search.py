@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Scale
+from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact
 from dpfl_cli.reproduction.grid import Cell, cells, labelled, runs_of
-from dpfl_cli.reproduction.measure import MEASURE, Best, Where
+from dpfl_cli.reproduction.measure import Best, Where
 from dpfl_cli.reproduction.reduce import chosen, measured
 from dpfl_cli.reproduction.rows import LabelValues, matching, places
 from dpfl_cli.reproduction.tables import label_of
@@ -30,7 +30,7 @@ Ended = Callable[[Sequence[Cell]], Mapping[str, RunRecord]]
 
 @dataclass(frozen=True)
 class Job:
-    """An artifact at a scale with the runs that it needs, and what its search came to, if there is
+    """An artifact with the runs that it needs, and what its search came to, if there is
     one; before that is made, what it comes to among made-up numbers where runs are not finished.
 
     Attributes:
@@ -42,7 +42,6 @@ class Job:
     """
 
     artifact: Artifact
-    scale: Scale
     cells: Sequence[Cell]
     stages: Sequence[Sequence[Cell]] = ()
     rows: pd.DataFrame | None = None
@@ -60,14 +59,14 @@ class Job:
         ranges = []
         if self.artifact.trains:
             plans = [cell.plan for cell in self.cells]
-            seeds = [len(self.artifact.seeds(self.scale, cell.run)) for cell in self.cells]
+            seeds = [len(self.artifact.seeds(cell.run)) for cell in self.cells]
             ranges = [
                 _range([plan.last_round for plan in plans], "round"),
                 _range([plan.records for plan in plans], "training record"),
                 _range([plan.clients for plan in plans], "client"),
                 _range(seeds, "seed"),
             ]
-        return "; ".join(filter(None, [", ".join(ranges), self.artifact.size(self.scale).cells]))
+        return "; ".join(filter(None, [", ".join(ranges), self.artifact.size.cells]))
 
     @property
     def data(self) -> list[str]:
@@ -86,7 +85,7 @@ def _range(numbers: Sequence[int], what: str) -> str:
     return f"{shown} {what}{'s' if high > 1 else ''}"
 
 
-def search(artifact: Artifact, scale: Scale, ended: Ended) -> Job:
+def search(artifact: Artifact, ended: Ended) -> Job:
     """Goes through the stages, if there is a search; the numbers of their runs do not depend on
     what is found, where as many cells end as are kept.
 
@@ -96,13 +95,13 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Job:
     Raises:
       ConfigError: there is nothing to choose, or it names cells that there are not.
     """
-    declared, first = artifact.searched(scale), cells(artifact, scale)
+    declared, first = artifact.searched, cells(artifact)
     if declared is None:
-        return Job(artifact, scale, first)
+        return Job(artifact, first)
     reduced = [cell for cell in first if cell.seed == SEARCH_SEEDS[0]]
     if not reduced:
         raise ConfigError(f"artifact {artifact.name}: search: no grid of several cells in best")
-    runs = list(runs_of(artifact, scale))
+    runs = list(runs_of(artifact))
     every = [*runs, *declared.beyond()]
     frame = labelled(every)
     labels = list(frame.columns)
@@ -111,14 +110,14 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Job:
     names = list(dict.fromkeys(rule.by for rule in artifact.best))
 
     def named(what: str, wheres: Sequence[Where]) -> set[LabelValues]:
-        found = [set(places(matching(frame, where, labels), labels)) for where in wheres]
+        found = [set(places(matching(frame, where), labels)) for where in wheres]
         if not all(found):
             raise ConfigError(f"artifact {artifact.name}: search: {what}: no run has these labels")
         return set[LabelValues]().union(*found)
 
     def best(rows: pd.DataFrame, keep: int = 0) -> set[LabelValues]:
         rules = [replace(rule, top=keep or rule.top) for rule in artifact.best]
-        found = (chosen(artifact, rule, rows, labels) for rule in rules)
+        found = (chosen(artifact, rule, rows) for rule in rules)
         return {place for winners in found for place in places(winners, labels)}
 
     checked, always = named("whole", declared.whole), named("always", declared.always)
@@ -143,21 +142,19 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Job:
         Cell(run, seed)
         for place, run in by_place.items()
         if place not in searched | besides or place in lasting
-        for seed in artifact.seeds(scale, run)
+        for seed in artifact.seeds(run)
     ]
     exact["kept"] = [place in winners for place in places(exact, labels)]
     table = pd.concat([rough.assign(stage=REDUCED), exact])
-    by_rule = [
-        matching(table[table[MEASURE] == rule.by], rule.where, labels) for rule in artifact.best
-    ]
+    by_rule = [matching(table[table["measure"] == rule.by], rule.where) for rule in artifact.best]
     text = pd.concat(by_rule)[["stage", *labels, "value", "kept"]].to_csv(index=False)
-    return Job(artifact, scale, last, (reduced, full), rows, text)
+    return Job(artifact, last, (reduced, full), rows, text)
 
 
 # --- what a page says of it, from search.csv -----------------------------------------------------
 
 
-def search_section(artifact: Artifact, scale: Scale, text: str) -> str:
+def search_section(artifact: Artifact, text: str) -> str:
     """Sizes of the stages, how close they were, and what they could have missed.
 
     Args:
@@ -171,13 +168,13 @@ def search_section(artifact: Artifact, scale: Scale, text: str) -> str:
     rules = []
     for rule in artifact.best:
         beside = [name for name in labels if name not in rule.over]
-        grids = matching(frame, rule.where, labels).groupby(beside or (lambda row: 0), sort=False)
+        grids = matching(frame, rule.where).groupby(beside or (lambda row: 0), sort=False)
         rules.append(_compared(artifact, rule, [grid for _, grid in grids], beside))
     return template("search.md.j2")(
         title_of=artifact.title_of,
-        search=artifact.searched(scale),
+        search=artifact.searched,
         seeds=SEARCH_SEEDS,
-        own=artifact.size(scale).which,
+        own=artifact.size.which,
         sizes=frame["stage"].value_counts(),
         rules=rules,
         median=median,

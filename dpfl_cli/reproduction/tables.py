@@ -8,9 +8,8 @@ import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, Row, Rows
+from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, Row, Rows, labels_of
 
 CSV = ("table.csv", "series.csv")  # all rows of an artifact
 NUMBERS = ["seeds", "epsilon", "epsilon_target", "delta", "epsilon_paper", "releases"]
@@ -22,35 +21,29 @@ def framed(
     """A frame with all columns, and in each what stands for nothing."""
     columns = [*labels, *FIXED, *PAPER, *artifact.show, *PRIVACY]
     frame = pd.DataFrame(rows, columns=columns, dtype=object)
-    frame = frame.astype(dict.fromkeys((SEED, "value", "paper", "paper_std"), float))
-    for name in (*labels, ROUND, RANK, "text", "edge", "note", "paper_note"):
+    frame = frame.astype(dict.fromkeys(("seed", "value", "paper", "paper_std"), float))
+    for name in (*labels, "round", "rank", "text", "edge", "note", "paper_note"):
         frame[name] = frame[name].where(frame[name].notna(), "")
-    for name in (BEST, "diverged"):
+    for name in ("best", "diverged"):
         frame[name] = [value is True for value in frame[name]]
     return frame
 
 
-def labels_of(frame: pd.DataFrame) -> list[str]:
-    """The labels of a frame of rows: its columns before the measure."""
-    columns = [str(name) for name in frame]
-    return columns[: columns.index(MEASURE)]
-
-
-def rows_of(artifact: Artifact, frame: pd.DataFrame, labels: Sequence[str]) -> Rows:
+def rows_of(artifact: Artifact, frame: pd.DataFrame) -> Rows:
     """A frame with what the artifact declares, which is what claims are checked against."""
-    known = {**artifact.choices, MEASURE: artifact.measure_names}
+    known = {**artifact.choices, "measure": artifact.measure_names}
     # columns of one type lie together when copied: rows are taken of it in half of the time
     plain = frame.astype(dict.fromkeys(frame.select_dtypes("string"), object)).copy()
-    return Rows(plain, labels, dict(artifact.measures), known)
+    return Rows(plain, dict(artifact.measures), known)
 
 
 def to_csv(rows: Rows) -> dict[str, str]:
     """table.csv, every seed of every number, and series.csv, every seed of every curve."""
     frame = rows.frame.drop(columns=PAPER)
-    alone = frame[ROUND] == ""
-    short = [*rows.labels, MEASURE, ROUND, RANK, SEED, "value", "diverged", BEST, "seeds"]
+    alone = frame["round"] == ""
+    short = [*rows.labels, "measure", "round", "rank", "seed", "value", "diverged", "best", "seeds"]
     return {
-        "table.csv": frame[alone].drop(columns=ROUND).to_csv(index=False),
+        "table.csv": frame[alone].drop(columns="round").to_csv(index=False),
         "series.csv": frame.loc[~alone, short].to_csv(index=False),
     }
 
@@ -68,7 +61,7 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
         ]
         labels = labels_of(parts[0])
         frame = pd.concat(parts, ignore_index=True).map(lambda text: plain.get(text, text))
-        for name in (*labels, ROUND, RANK):
+        for name in (*labels, "round", "rank"):
             values = [label_of(text) for text in frame[name]]
             frame[name] = pd.Series(values, dtype=object)  # a whole number stays one
         frame = frame.astype(dict.fromkeys(NUMBERS, float))
@@ -76,7 +69,7 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
         raise ConfigError(
             f"table.csv: damaged ({error}); make it again with dpfl reproduce"
         ) from None
-    return rows_of(artifact, beside_paper(artifact, framed(artifact, labels, frame)), labels)
+    return rows_of(artifact, beside_paper(artifact, framed(artifact, labels, frame)))
 
 
 def label_of(text: Any) -> Any:

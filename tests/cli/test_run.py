@@ -264,7 +264,7 @@ def test_no_job_begins_after_one_was_interrupted(
         (["account", "f" * 5000], "f...: no run"),
         (["run", "seed=\0"], "not text; write it in UTF-8"),
         (["run", "dataset.path=\udce9.npz"], "not text; write it in UTF-8"),
-        (["reproduce", "fedexp/table1", "scale="], "scale=: no such scale"),
+        (["reproduce", "fedexp/table1", "scale="], "no scale=; choose from"),
         (["reproduce", "--list", "scale=quick"], "scale=quick: --list and --check"),
         (["calculate", "--plugin", "mine.py"], "required: METHOD"),
         (["run", "--experimental-rerun", "x"], "--experimental-rerun: no such option"),

@@ -56,7 +56,7 @@ CLIENTS = {"table5": 5, "table8": 4, "table11": 4}  # numbers of clients in the 
 
 @pytest.mark.parametrize("artifact", RECORD_LEVEL + USER_LEVEL, ids=lambda one: one.id)
 def test_the_papers_size_says_which_part_of_the_cells_it_has(artifact: Artifact) -> None:
-    runs, said = [*artifact.runs("paper")], artifact.size("paper").cells
+    runs, said = [*artifact.runs("paper")], artifact.at("paper").size.cells
     table = artifact.id.startswith("table")
     printed = PRINTED.get(artifact.id, E9 if table else E6)
     epsilons = {run.labels["eps"] for run in runs}

@@ -6,30 +6,37 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 
-from dpfl_cli.cli.reproduce import possible
+from dpfl_cli.cli.reproduce import left_out
+from dpfl_cli.config.errors import AbsentGpu
 from dpfl_cli.papers import artifacts
 from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, OTHERS_CHOOSE
 from dpfl_cli.papers.scaffnew.clip_norm import GROUPS, fig5
 from dpfl_cli.papers.scaffnew.iterations import fig3
 from dpfl_cli.papers.scaffnew.local_steps import fig2
 from dpfl_cli.reproduction.api import Artifact, Rows, Size
+from dpfl_cli.reproduction.grid import cells
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import table
 from dpfl_cli.reproduction.numbers import Row, row_of
 from dpfl_cli.reproduction.reduce import _derived
+from dpfl_cli.reproduction.rehearse import made_up
+from dpfl_cli.reproduction.reproduce import prepare
 from dpfl_cli.reproduction.tables import framed, rows_of
 from dpfl_cli.simulation.store import RunStore
+from tests.reproduction.small import ONE
 
 
 def rows_from(artifact: Artifact, labels: list[str], rows: list[Row]) -> Rows:
-    return rows_of(artifact, framed(artifact, labels, rows), labels)
+    return rows_of(artifact, framed(artifact, labels, rows))
 
 
 def test_an_undefined_fit_is_no_better_and_said_in_the_table() -> None:
@@ -102,7 +109,7 @@ def test_best_iterations_that_all_lie_at_one_end_decide_nothing(
             for measure in ("error", "loss")
         ],
     )
-    verdicts = {one.id: one for one in judge(fig3, "paper", rows)}
+    verdicts = {one.id: one for one in judge(fig3.at("paper"), rows)}
     for name in ("c3_cifar10", "c3_less_cifar10"):
         assert verdicts[name].finding == finding
         assert ("nothing is tested in 5 of 5" in verdicts[name].reason) == (finding == "undecided")
@@ -146,22 +153,29 @@ def test_what_needs_a_gpu_is_left_out_without_one_unless_it_is_named_or_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     name, store = "scaffnew/fig2_cifar10", RunStore(tmp_path)
-    known = [artifacts()["scaffnew/fig2"], artifacts()[name]]
-    sizes = {"paper": Size(3, 600, gpu=True)}
-    own = [Artifact(id="mine", title="Mine", shows="", sizes=sizes, runs=iter, measures={})]
+    assert artifacts()[name].at("paper").size.gpu
+    assert not artifacts()[name].at("quick").size.gpu
+    slow = replace(ONE, id="slow", sizes={"quick": Size(1, 600, gpu=True)})
+    own = replace(ONE, paper=None, sizes=slow.sizes)
+    gaps: list[str] = []
+
+    def prepared(*names: str, of: Sequence[Artifact] = (ONE, slow)) -> list[str]:
+        without = partial(left_out, names, gaps)
+        return [job.artifact.id for job in prepare(of, store, without)]
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert possible(known, ["scaffnew"], "paper", store) == known[:1]
-    assert f"{name}: left out" in capsys.readouterr().err
-    assert possible(known, ["scaffnew", name], "paper", store) == known
-    assert possible(own, ["mine.py"], "paper", store) == own
-    assert possible(known, ["scaffnew"], "quick", store) == known
-    job = SimpleNamespace(plans={"a": None})
-    monkeypatch.setattr("dpfl_cli.reproduction.reproduce.prepare", lambda *given: [job])
-    assert possible(known, ["scaffnew"], "paper", store) == known[:1]
-    assert f"{name}: left out" in capsys.readouterr().err
-    monkeypatch.setattr(RunStore, "finished", lambda self, run: run)
-    assert possible(known, ["scaffnew"], "paper", store) == known
-    monkeypatch.undo()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert possible(known, ["scaffnew"], "paper", store) == known
+    assert prepared("demo") == ["one"]
+    assert "left out: demo/slow: without a GPU it takes about 10 hours" in capsys.readouterr().err
+    assert prepared("demo", "demo/slow") == ["one", "slow"]
+    assert prepared("mine.py", of=[own]) == ["one"]
+    with pytest.raises(AbsentGpu, match="by its own name"):
+        prepared("demo", of=[slow])
+    assert not gaps  # nothing is missing of what was asked for
+    capsys.readouterr()
+    with monkeypatch.context() as there:
+        there.setattr(torch.cuda, "is_available", lambda: True)
+        assert prepared("demo") == ["one", "slow"]
+    record = made_up(slow, cells(slow)[0].plan)
+    monkeypatch.setattr(RunStore, "finished", lambda self, run: record)
+    assert prepared("demo") == ["one", "slow"]
     assert not capsys.readouterr().err

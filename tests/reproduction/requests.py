@@ -42,7 +42,7 @@ def digest(planned: Sequence[Cell]) -> str:
 
 def main() -> None:
     known = {
-        name: {scale: digest(cells(artifact, scale)) for scale in SIZES}
+        name: {scale: digest(cells(artifact.at(scale))) for scale in SIZES}
         for name, artifact in artifacts().items()
     }
     FILE.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

@@ -22,7 +22,7 @@ from dpfl_cli.reproduction.api import (
 )
 from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.look import COLOURS, WIDEST, place_ticks
-from dpfl_cli.reproduction.measure import MEASURE, SEED, Measure
+from dpfl_cli.reproduction.measure import Measure
 from dpfl_cli.reproduction.tables import framed, rows_of
 
 ACCURACY = Metric("accuracy", "last")
@@ -54,16 +54,16 @@ def drawn(
     )
     rows = [
         {
-            MEASURE: next(iter(measures)),
+            "measure": next(iter(measures)),
             **cell,
-            SEED: seed if len(values) > 1 else math.nan,
+            "seed": seed if len(values) > 1 else math.nan,
             "value": value,
         }
         for cell, values in numbers
         for seed, value in enumerate(values)
     ]
-    labels = [name for name in numbers[0][0] if name != MEASURE]
-    return canvas_of(artifact, "quick", rows_of(artifact, framed(artifact, labels, rows), labels))
+    labels = [name for name in numbers[0][0] if name != "measure"]
+    return canvas_of(artifact, rows_of(artifact, framed(artifact, labels, rows)))
 
 
 def titles(canvas: Canvas) -> list[str]:
@@ -173,7 +173,7 @@ LOOKING = Paper(
 def test_measures_have_the_papers_colours() -> None:
     figures = [Figure("lines", "T", [one, "third"]) for one in ("first", "second")]
     measures = dict.fromkeys(("first", "second", "third"), ACCURACY)
-    numbers = [({MEASURE: measure, "T": at}, (1.0, 2.0)) for measure in measures for at in (1, 2)]
+    numbers = [({"measure": measure, "T": at}, (1.0, 2.0)) for measure in measures for at in (1, 2)]
     canvas = drawn(figures, measures, numbers, LOOKING)
     lines = [[line.get_color() for line in axis.lines] for axis in canvas.axes]
     assert lines == [[COLOURS[2], COLOURS[0]]] * 2
@@ -181,7 +181,7 @@ def test_measures_have_the_papers_colours() -> None:
 
 def test_what_has_no_seed_does_not_count_as_one() -> None:
     fit = Derived(lambda rows: 1.0, "T", by_seed=False)
-    numbers = [({MEASURE: "mean", "T": 1}, (1.0, 2.0)), ({MEASURE: "fit", "T": 1}, (1.5,))]
+    numbers = [({"measure": "mean", "T": 1}, (1.0, 2.0)), ({"measure": "fit", "T": 1}, (1.5,))]
     canvas = drawn(Figure("lines", "T", ["mean", "fit"]), {"mean": ACCURACY, "fit": fit}, numbers)
     assert "2 seeds" in canvas.get_suptitle()
 
@@ -190,7 +190,7 @@ def test_fits_are_curves_and_bands_may_be_of_another_measure() -> None:
     numbers: list[tuple[dict[str, Any], list[float]]] = []
     for x in (1.0, 4.0, 9.0):
         numbers += [({"x": x, "m": "a"}, [1 + x**0.5] * 2)]
-        numbers += [({"x": x, "m": "a", MEASURE: "wide"}, [2.0, 4.0])]
+        numbers += [({"x": x, "m": "a", "measure": "wide"}, [2.0, 4.0])]
     figure = Figure(
         "lines",
         "x",

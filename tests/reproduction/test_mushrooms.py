@@ -30,7 +30,7 @@ def here() -> None:
 
 def of(name: str, scale: Scale = "quick", **labels: Any) -> list[Cell]:
     """The requests of an artifact whose labels have these values, of seed 0."""
-    asked = [request for request in requests(artifacts()[name], scale) if request.seed == 0]
+    asked = [request for request in requests(artifacts()[name].at(scale)) if request.seed == 0]
     found = [
         one
         for one in asked

@@ -67,7 +67,10 @@ from tests.reproduction.requests import FILE, digest
 from tests.reproduction.small import BASE, DEMO, ONE, runs
 
 LOCK = json.loads(FILE.read_text())
-SILENT: Callable[[str], None] = lambda line: None
+
+
+def rehearsed(artifact: Artifact) -> None:
+    rehearse(Job(artifact, cells(artifact)))
 
 
 def changed(**changes: Any) -> Artifact:
@@ -78,8 +81,8 @@ def changed(**changes: Any) -> Artifact:
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Outputs in which demo/one is made at quick."""
     root = tmp_path_factory.mktemp("outputs")
-    (made,) = reproduce([ONE], "quick", root, SILENT, quiet=True)
-    assert made.complete
+    (made,) = reproduce([ONE], root, quiet=True)
+    assert not made.gaps
     return root
 
 
@@ -95,7 +98,7 @@ def test_rows_are_what_the_runs_say(outputs: Path, rows: Rows) -> None:
     """Every seed of every number, best cells, derived numbers, from the run store by hand."""
     store = RunStore(outputs)
     last: dict[tuple[str, float], list[float]] = {}
-    for cell in cells(ONE, "quick"):
+    for cell in cells(ONE):
         record = store.find(cell.plan.id)
         assert record is not None
         curve = record.series("relative_distance")
@@ -119,7 +122,7 @@ def test_rows_are_what_the_runs_say(outputs: Path, rows: Rows) -> None:
 
 
 def test_a_plan_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = next(one for one in cells(ONE, "quick") if one.run.labels["method"] == "fedavg")
+    cell = next(one for one in cells(ONE) if one.run.labels["method"] == "fedavg")
     priced = []
     for module in (numbers, results):
         known = module.price
@@ -178,7 +181,7 @@ def test_page_and_files(outputs: Path) -> None:
 def test_again_is_for_nothing_and_gives_the_same_bytes(outputs: Path) -> None:
     folder = outputs / "artifacts/demo/one/quick"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    (made,) = reproduce([ONE], "quick", outputs, SILENT, quiet=True)
+    (made,) = reproduce([ONE], outputs, quiet=True)
     assert made.new == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -194,7 +197,7 @@ def test_an_archive_gives_the_same_table_without_training(
     assert capsys.readouterr().out == f"{len(ids)} runs in {file}\n"
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "elsewhere"))
     assert main(["runs", "import", file, file]) == 0
-    (again,) = reproduce([ONE], "quick", tmp_path / "elsewhere", SILENT, quiet=True)
+    (again,) = reproduce([ONE], tmp_path / "elsewhere", quiet=True)
     assert again.new == 0
     for name in ("table.csv", "series.csv", "claims.json", "manifest.json"):
         assert (again.folder / name).read_bytes() == (made / name).read_bytes()
@@ -214,7 +217,7 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
         "in the median 2.0 % apart"
     )
     mine = frame[cell].assign(paper=frame[cell]["value"] * [1e-3, 20, 1.25])
-    shown = numbers_table(ONE, mine, ["method", "clip"]).splitlines()
+    shown = numbers_table(ONE, mine).splitlines()
     assert [line.split(" | ")[4] for line in shown[2:]] == ["x 1e+03", "x 0.05", "-20.0 %"]
     errors = [float(line.split(" | ")[5].rstrip(" |")) for line in shown[2:]]
     runs = dataclasses.replace(ONE, paper_runs=4)
@@ -224,11 +227,11 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
     assert errors == pytest.approx(list(gaps / (own + mine["paper_std"] ** 2) ** 0.5), abs=0.06)
     wanted = gaps / (own + mine["paper_std"] ** 2 / 4) ** 0.5
     assert list(with_runs["errors"]) == pytest.approx(list(wanted))
-    without = numbers_table(ONE, mine.assign(paper_std=math.nan), ["method", "clip"])
+    without = numbers_table(ONE, mine.assign(paper_std=math.nan))
     alone = [float(line.split(" | ")[5].rstrip(" |")) for line in without.splitlines()[2:]]
     assert alone == pytest.approx(list(gaps / own**0.5), abs=0.06)
     shown = dataclasses.replace(rows, frame=rows.frame.assign(paper=rows.frame["value"]))
-    assert "At reduced size: " in page(ONE, "quick", shown, [], "", [])
+    assert "At reduced size: " in page(ONE, shown, [], "", [])
     timed = dataclasses.replace(ONE, measures={"distance": Metric("distance", unit="s")})
     assert numbers_line(timed, frame) == ""
 
@@ -265,7 +268,7 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
 def test_what_is_mistyped_is_found_before_anything_runs(change: dict, words: str) -> None:
     artifact = changed(claims=[], **change)
     with pytest.raises(ConfigError, match=words):
-        rehearse(Job(artifact, "smoke", cells(artifact, "smoke")))
+        rehearsed(artifact.at("smoke"))
 
 
 def asked(rows: Rows, more_than: float = 0.0, **labels: Any) -> Iterator[Comparison]:
@@ -313,7 +316,7 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
         another_clip_norm=partial(asked, method="fedexp", clip=1.0),
         at_another_size=lambda rows: iter(()),
     )
-    (plain,), (verdict,) = judge(alone, "quick", rows), judge(several, "quick", rows)
+    (plain,), (verdict,) = judge(alone, rows), judge(several, rows)
     found = verdict.readings
     assert verdict == dataclasses.replace(plain, readings=found)  # the rest does not depend
     assert {under: one["finding"] for under, one in found.items()} == {
@@ -329,7 +332,7 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
     assert one.keys() == plain.comparisons[0].keys()
     distances = rows("distance", method="fedexp", clip=0.1).values
     assert one["difference"] == pytest.approx(np.log(distances / 1e6).mean(), rel=1e-5)
-    shown = page(several, "quick", rows, [verdict], "", [])
+    shown = page(several, rows, [verdict], "", [])
     interval = "{difference:.3g} [{low:.3g}, {high:.3g}] on a log scale".format(**one)
     decides = f"`{one['text']}`: {interval}"
     assert f"| asks | holds | more than a million | fails ({decides}) |" in shown
@@ -337,7 +340,7 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
     for one, words in (({"clip": 30}, "no clip '30'"), ({"more": 1}, "argument 'more'")):
         artifact = made(mistyped=one)
         with pytest.raises(ConfigError, match=f"claim asks, mistyped: .*{words}"):
-            rehearse(Job(artifact, "smoke", cells(artifact, "smoke")))
+            rehearsed(artifact.at("smoke"))
 
 
 def test_a_papers_claim_is_put_to_the_numbers_that_the_paper_prints(rows: Rows) -> None:
@@ -351,7 +354,7 @@ def test_a_papers_claim_is_put_to_the_numbers_that_the_paper_prints(rows: Rows) 
         theirs.get(tuple(place), math.nan) if name == "distance" else math.nan
         for name, *place in there
     ]
-    known = rows_of(ONE, frame.assign(paper=given), rows.labels)
+    known = rows_of(ONE, frame.assign(paper=given))
 
     def ahead(rows: Rows, **labels: Any) -> Iterator[Comparison]:
         yield from every(below, "distance", "method", method=("fedexp", "fedavg"), **labels)(rows)
@@ -372,7 +375,7 @@ def test_a_papers_claim_is_put_to_the_numbers_that_the_paper_prints(rows: Rows) 
     }
     claims = [Claim(name, "it is so", "Table 1", one) for name, one in judges.items()]
     ours = Claim("ours", "it is so", "ours", judges["first"])
-    verdicts = judge(changed(claims=[*claims, ours]), "quick", known)
+    verdicts = judge(changed(claims=[*claims, ours]), known)
     found = {one.id: one.readings.get(PRINTED, {}).get("finding") for one in verdicts}
     assert found == {
         "both": "fails in 1 of 2",
@@ -397,7 +400,7 @@ def test_a_papers_claim_is_put_to_the_numbers_that_the_paper_prints(rows: Rows) 
 def test_a_claim_that_asks_wrongly_is_found_before_anything_runs(labels: dict, words: str) -> None:
     artifact = changed(claims=[asks(**labels)])
     with pytest.raises(ConfigError, match=words):
-        rehearse(Job(artifact, "smoke", cells(artifact, "smoke")))
+        rehearsed(artifact.at("smoke"))
 
 
 @pytest.mark.parametrize(
@@ -417,7 +420,7 @@ def test_a_claim_may_count_seeds_and_rounds(seed: int, place: int, words: str) -
 
     artifact = changed(runs=longer, claims=[Claim("counts", "it counts", "ours", counted)])
     with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
-        rehearse(Job(artifact, "quick", cells(artifact, "quick")))
+        rehearsed(artifact)
 
 
 def test_claims_on_stand_ins_stand_apart(outputs: Path) -> None:
@@ -450,7 +453,7 @@ def test_claims_on_stand_ins_stand_apart(outputs: Path) -> None:
     artifact = changed(claims=[*ONE.claims, on_the_way, derived, frame], runs=of_two)
 
     def groups(scale: Scale, *data: str) -> dict[str, tuple[str, str]]:
-        found = judge(artifact, scale, from_csv(artifact, files), data)
+        found = judge(artifact.at(scale), from_csv(artifact, files), data)
         return {one.id: (one.group, one.data) for one in found}
 
     every, part = ("paper_standin", "on stand-ins"), ("paper_standin", "on stand-ins in part")
@@ -475,8 +478,8 @@ def test_a_claim_about_cells_of_another_size_is_not_run(rows: Rows) -> None:
             yield Run({"method": "fedexp", "clip": 30}, BASE, many)
 
     artifact = changed(runs=more, claims=[asks(method="fedexp", clip=30)])
-    rehearse(Job(artifact, "smoke", cells(artifact, "smoke")))
-    (verdict,) = judge(artifact, "quick", rows_of(artifact, rows.frame, rows.labels))
+    rehearsed(artifact.at("smoke"))
+    (verdict,) = judge(artifact, rows_of(artifact, rows.frame))
     assert verdict.finding == "not run at this size"
 
 
@@ -489,7 +492,7 @@ def test_a_source_that_is_no_place_in_the_paper_is_refused(source: str) -> None:
 def test_a_label_that_is_true_is_not_one() -> None:
     frame = pd.DataFrame({"bias": [True, 1, False, 0.0, "1"]}, dtype=object)
     for wanted, found in ((True, [0]), (1, [1]), ([False, "1"], [2, 4]), (0, [3])):
-        assert list(matching(frame, {"bias": wanted}, ["bias"]).index) == found
+        assert list(matching(frame, {"bias": wanted}).index) == found
 
 
 def test_metrics_that_nothing_reports_are_empty_cells(outputs: Path) -> None:
@@ -501,7 +504,7 @@ def test_metrics_that_nothing_reports_are_empty_cells(outputs: Path) -> None:
         claims=[],
     )
     store = RunStore(outputs)
-    planned = cells(artifact, "quick")
+    planned = cells(artifact)
     records = {cell.plan.id: store.find(cell.plan.id) for cell in planned}
     assert rows_of_runs(artifact, planned, records).frame.empty  # type: ignore[arg-type]
 
@@ -509,7 +512,7 @@ def test_metrics_that_nothing_reports_are_empty_cells(outputs: Path) -> None:
 def test_a_derived_measure_without_labels_is_one_number_a_seed(outputs: Path) -> None:
     best = Derived(lambda rows: rows.value("distance", method="fedexp", clip=0.3))
     artifact = changed(measures={**ONE.measures, "only": best})
-    store, planned = RunStore(outputs), cells(ONE, "quick")
+    store, planned = RunStore(outputs), cells(ONE)
     records = {cell.plan.id: store.find(cell.plan.id) for cell in planned}
     rows = rows_of_runs(artifact, planned, records)  # type: ignore[arg-type]
     wanted = rows("distance", method="fedexp", clip=0.3).values
@@ -523,13 +526,13 @@ def test_labels_tell_runs_apart() -> None:
             yield Run({"method": "x"}, [], {"algorithm.clip_norm": clip})
 
     with pytest.raises(ConfigError, match="two different runs"):
-        requests(changed(runs=twice), "smoke")
+        requests(changed(runs=twice).at("smoke"))
 
 
 def test_a_run_that_is_asked_for_twice_is_one() -> None:
     asked = [Run({"method": "x"}, []), Run({"method": "x"}, [])]
-    assert requests(changed(runs=lambda scale: asked), "smoke") == requests(
-        changed(runs=lambda scale: asked[:1]), "smoke"
+    assert requests(changed(runs=lambda scale: asked).at("smoke")) == requests(
+        changed(runs=lambda scale: asked[:1]).at("smoke")
     )
 
 
@@ -544,7 +547,7 @@ def test_a_run_that_is_asked_for_twice_is_one() -> None:
 )
 def test_what_is_no_run_or_size_is_said(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        requests(changed(**changes), "smoke")
+        requests(changed(**changes).at("smoke"))
 
 
 @pytest.mark.parametrize(
@@ -600,13 +603,13 @@ def test_what_a_field_may_be_given_as() -> None:
 def test_what_a_claim_yields_is_a_comparison() -> None:
     wrong = Claim("wrong", "It is true", "ours", lambda rows: iter([True]))
     with pytest.raises(ConfigError, match="claim wrong: True is no comparison; yield above"):
-        judge(changed(claims=[wrong]), "quick", Rows(pd.DataFrame(), [], {}, {}))
+        judge(changed(claims=[wrong]), Rows(pd.DataFrame(), {}, {}))
 
 
 def test_a_claim_that_ends_at_its_first_comparison_is_refused() -> None:
     first = Claim("first", "It is true", "ours", lambda rows: exact(True, "x"))
     with pytest.raises(ConfigError, match="claim first: returns a comparison; yield every one"):
-        judge(changed(claims=[first]), "quick", Rows(pd.DataFrame(), [], {}, {}))
+        judge(changed(claims=[first]), Rows(pd.DataFrame(), {}, {}))
     with pytest.raises(ConfigError, match="falls: a seed's truth is None; return True or False"):
         each_seed([True, None], "falls")  # type: ignore[list-item]
 
@@ -625,11 +628,11 @@ def test_an_id_of_ones_own_is_the_name_of_a_folder(tmp_path: Path) -> None:
 def test_a_label_that_is_a_column_of_the_table_is_refused(name: str) -> None:
     runs = [Run({name: 1}, [])]
     with pytest.raises(ConfigError, match=f"a label cannot be called {name}, which is a column"):
-        requests(changed(runs=lambda scale: runs), "smoke")
+        requests(changed(runs=lambda scale: runs).at("smoke"))
 
 
 def test_commands_are_dpfl_run_lines() -> None:
-    first, *_ = commands(ONE, "quick")
+    first, *_ = commands(ONE)
     assert first == (
         "dpfl run -m dataset=synthetic dp=ldp rounds=3 algorithm.local_steps=2 algorithm=fedexp "
         "dataset.clients=20 dataset.dimension=5 algorithm.clip_norm=0.1 'seed=range(3)'"
@@ -645,11 +648,11 @@ def test_runs_may_have_seeds_of_their_own(tmp_path: Path) -> None:
         yield from others
 
     artifact = changed(runs=with_own)
-    asked = [(one.run.labels["clip"], one.seed) for one in requests(artifact, "quick")[:7]]
+    asked = [(one.run.labels["clip"], one.seed) for one in requests(artifact)[:7]]
     assert asked == [(0.1, seed) for seed in range(100, 104)] + [(0.3, seed) for seed in range(3)]
-    lines = list(commands(artifact, "quick"))
+    lines = list(commands(artifact))
     assert [line.partition(" 'seed=")[2] for line in lines[:2]] == ["range(100,104)'", "range(3)'"]
-    (job,) = prepare([artifact], "quick", RunStore(tmp_path))
+    (job,) = prepare([artifact], RunStore(tmp_path))
     assert job.horizon.endswith("3 to 4 seeds")
 
 
@@ -741,18 +744,18 @@ def test_seeds_asked_for_are_of_every_run_and_of_nothing_that_is_not_trained() -
         for one in runs(scale):
             yield dataclasses.replace(one, seeds=[7])
 
-    asked = with_seeds(changed(runs=several), "quick", range(4, 8))
-    assert {cell.seed for cell in requests(asked, "quick")} == {4, 5, 6, 7}
-    assert asked.size("quick").minutes == pytest.approx(0.1 * 4 / 3)
-    assert {cell.seed for cell in requests(asked, "smoke")} == {4, 5, 6, 7}
+    asked = with_seeds(changed(runs=several), range(4, 8))
+    assert {cell.seed for cell in requests(asked)} == {4, 5, 6, 7}
+    assert asked.size.minutes == pytest.approx(0.1 * 4 / 3)
+    assert {cell.seed for cell in requests(asked.at("smoke"))} == {4, 5, 6, 7}
     untrained = papers.artifacts()["fedexp/table1"]
-    assert with_seeds(untrained, "paper", range(9)) is untrained
+    assert with_seeds(untrained, range(9)) is untrained
     small = papers.artifacts()["fedexp/fig1"]
-    usual, more = requests(small, "smoke"), requests(with_seeds(small, "smoke", range(2)), "smoke")
+    usual, more = requests(small.at("smoke")), requests(with_seeds(small.at("smoke"), range(2)))
     assert {cell.plan.clients for cell in more} == {cell.plan.clients for cell in usual}
     for wrong in (range(0), range(5, 5), range(-1, 3), range(0, 9, 2), range(3, 0, -1)):
         with pytest.raises(ConfigError, match="say how many"):
-            with_seeds(ONE, "quick", wrong)
+            with_seeds(ONE, wrong)
 
 
 NUMBERS_OF_ONES_OWN = "measure,method,value,std\ndistance,fedexp,0.5,0.1\ndistance,fedavg,2.0,\n"
@@ -1046,7 +1049,7 @@ def published(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(judging, "RECORDED", tmp_path / "recorded.json")
     judging.recorded.cache_clear()
     shutil.copytree(outputs / "artifacts", tmp_path / "artifacts")
-    publish_artifact(tmp_path, ONE, "quick")
+    publish_artifact(tmp_path, ONE)
     yield tmp_path / "published"
     judging.recorded.cache_clear()
 
@@ -1122,7 +1125,7 @@ def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
 
 def test_a_size_with_part_of_the_papers_cells_says_so(outputs: Path) -> None:
     size = Size(3, 0.1, cells="3 of 5 clip norms")
-    (job,) = prepare([changed(sizes={"quick": size})], "quick", RunStore(outputs))
+    (job,) = prepare([changed(sizes={"quick": size})], RunStore(outputs))
     assert job.horizon.endswith(" seeds; 3 of 5 clip norms")
 
 
@@ -1156,7 +1159,7 @@ def test_a_budget_is_beside_the_hours_of_the_runs_that_it_is_for(published: Path
 def test_a_note_may_be_of_one_size(rows: Rows) -> None:
     artifact = changed(notes=["of both", {"quick": "of one"}, {"paper": "of the other"}])
     for scale, there, absent in (("quick", "one", "the other"), ("paper", "the other", "one")):
-        text = page(artifact, scale, rows, [], "", [])
+        text = page(artifact.at(scale), rows, [], "", [])
         assert f"- of both\n- of {there}\n" in text
         assert f"- of {absent}\n" not in text
 
@@ -1214,22 +1217,22 @@ def test_every_artifact_can_be_made(name: str) -> None:
     is rehearsed.
     """
     artifact = papers.artifacts()[name]
-    assert requests(artifact, "paper")
+    assert requests(artifact.at("paper"))
     assert artifact.paper is not None
     assert artifact.source
-    for scale in ("smoke", "quick"):
+    for made in map(artifact.at, ("smoke", "quick")):
         try:
-            found = cells(artifact, scale)
+            found = cells(made)
         except DataError as error:
             pytest.skip(str(error))
-        rehearse(Job(artifact, scale, found))
-        assert digest(found) == LOCK[name][scale]
+        rehearse(Job(made, found))
+        assert digest(found) == LOCK[name][made.scale]
 
 
 @pytest.mark.parametrize("name", ["fedexp/fig1"])
 def test_smoke_from_end_to_end(name: str, tmp_path: Path) -> None:
-    (made,) = reproduce([papers.artifacts()[name]], "smoke", tmp_path, SILENT, quiet=True)
-    assert made.complete
+    (made,) = reproduce([papers.artifacts()[name].at("smoke")], tmp_path, quiet=True)
+    assert not made.gaps
 
 
 def test_every_file_of_papers_numbers_is_of_an_artifact() -> None:
@@ -1252,7 +1255,7 @@ def test_archived_runs_are_those_of_today(name: str) -> None:
     revision that is raised leaves archives that give nobody the published numbers.
     """
     page = json.loads((PUBLISHED / f"published/{name}/paper/manifest.json").read_text())
-    asked = requests(papers.artifacts()[name], "paper")
+    asked = requests(papers.artifacts()[name].at("paper"))
     kinds = {tuple(one.run.overrides): one for one in asked}
     try:
         today = {one.plan.id: one.run.labels for one in kinds.values()}

@@ -48,7 +48,7 @@ Calls = list[tuple[int, set[int]]]
 
 
 def make(root: Path, artifact: Artifact = STAGED, **more: Any) -> Produced:
-    (made,) = reproduce([artifact], "paper", root, lambda line: None, quiet=True, **more)
+    (made,) = reproduce([artifact.at("paper")], root, quiet=True, **more)
     return made
 
 
@@ -70,7 +70,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("outputs")
-    assert make(root).complete
+    assert not make(root).gaps
     return root
 
 
@@ -107,7 +107,7 @@ def measured_by_hand(cells: Sequence[Cell]) -> dict[str, RunRecord]:
 def test_the_choice_is_made_stage_by_stage_and_by_the_seeds_of_the_search_alone() -> None:
     """0.1 is the best at full size and was dropped; 1.0 beats 0.3 with seed 1001; with the final
     seeds 0.1, which DP-FedAvg always has, is ahead of 1.0, which changes nothing."""
-    found = search(STAGED, "paper", measured_by_hand)
+    found = search(STAGED.at("paper"), measured_by_hand)
     reduced, full = found.stages
     assert [cell.run.labels["clip"] for cell in reduced] == [0.1, 0.3, 1.0] * 2
     asked = [(cell.run.labels["method"], cell.run.labels["clip"]) for cell in full]
@@ -122,7 +122,7 @@ def test_the_choice_is_made_stage_by_stage_and_by_the_seeds_of_the_search_alone(
     assert rows.value("distance", **ALWAYS) == 0.1
     edges = set(rows.where(measure="best.clip").frame["edge"])
     assert edges == {"clip=1 (largest of 3)"}  # of the whole grid
-    page = search_section(STAGED, "paper", found.table)
+    page = search_section(STAGED.at("paper"), found.table)
     assert "6 at reduced size (2 of 3 rounds) with seed 1000" in page
     assert "the best 2 of each grid, 4 in all, at full size with seed 1001" in page
     assert "ahead of the first that was dropped by 1 in the median of 2 grids, 1 at least" in page
@@ -134,13 +134,13 @@ def test_the_choice_is_made_stage_by_stage_and_by_the_seeds_of_the_search_alone(
 def test_all_that_were_kept_may_have_all_seeds() -> None:
     """They and what claims ask for; the choice is the search's all the same."""
     artifact = dataclasses.replace(ONE, search=dataclasses.replace(SEARCH, finalists=True))
-    found = search(artifact, "paper", measured_by_hand)
+    found = search(artifact.at("paper"), measured_by_hand)
     last = [(*cell.run.labels.values(), cell.seed) for cell in found.cells]
     wanted = [("fedexp", 0.3), ("fedexp", 1.0), *(("fedavg", clip) for clip in VALUES)]
     assert last == [(*cell, seed) for cell in wanted for seed in range(5)]
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 1.0
-    page = search_section(artifact, "paper", found.table)
+    page = search_section(artifact.at("paper"), found.table)
     assert "all of these with seeds 0 to 4" in page
 
 
@@ -148,7 +148,7 @@ def test_grids_outside_where_have_all_seeds_and_are_chosen_by_them() -> None:
     """The best of DP-FedEXP by the final seeds is 0.1."""
     part = dataclasses.replace(SEARCH, where={"method": "fedavg"}, always=[])
     artifact = dataclasses.replace(ONE, search=part)
-    found = search(artifact, "paper", measured_by_hand)
+    found = search(artifact.at("paper"), measured_by_hand)
     assert {cell.run.labels["method"] for stage in found.stages for cell in stage} == {"fedavg"}
     assert len(found.cells) == (3 + 1) * 5
     records = measured_by_hand(found.cells)
@@ -162,8 +162,8 @@ def test_grids_outside_where_have_all_seeds_and_are_chosen_by_them() -> None:
 
 def test_a_whole_grid_that_finds_the_same_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VALUES, 0.1, (3.0, 9.0, 0.1))
-    found = search(STAGED, "paper", measured_by_hand)
-    page = search_section(STAGED, "paper", found.table)
+    found = search(STAGED.at("paper"), measured_by_hand)
+    page = search_section(STAGED.at("paper"), found.table)
     assert "- DP-FedAvg: the best of all 3 is the one that was found." in page
 
 
@@ -178,7 +178,7 @@ def test_points_beyond_the_search_check_it_and_are_no_candidates() -> None:
 
     checking = dataclasses.replace(SEARCH, beyond=beyond, always=[])
     artifact = dataclasses.replace(ONE, runs=few, search=checking)
-    found = search(artifact, "paper", measured_by_hand)
+    found = search(artifact.at("paper"), measured_by_hand)
     reduced, full = found.stages
     assert len(reduced) == 5
     assert ALWAYS not in [cell.run.labels for cell in reduced]
@@ -186,7 +186,7 @@ def test_points_beyond_the_search_check_it_and_are_no_candidates() -> None:
     assert {cell.run.labels["clip"] for cell in found.cells} == {1.0}
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 1.0
-    page = search_section(artifact, "paper", found.table)
+    page = search_section(artifact.at("paper"), found.table)
     all_three = "the 3 (1 of them run for this check alone)"
     assert f"DP-FedAvg: another of {all_three} is better by 1 (clip norm C 0.1)." in page
 
@@ -235,7 +235,7 @@ def test_a_kill_between_stages_loses_nothing(
         with pytest.raises(KeyboardInterrupt):
             make(tmp_path)
     assert calls == STAGES[: killed - 1]
-    price = dry_run([STAGED], "paper", tmp_path)[0]
+    price = dry_run([STAGED.at("paper")], tmp_path)[0]
     made = make(tmp_path)
     done = sum(count for count, _ in STAGES[: killed - 1])
     assert made.new == len(made.job.plans) - done
@@ -249,39 +249,39 @@ def test_one_that_is_kept_has_won_at_reduced_size_and_at_its_scales_alone() -> N
     """0.3 is the best of the first stage, and neither the second nor the final seeds are asked."""
     alone = dataclasses.replace(SEARCH, keep=1, whole=(), scales=("quick",))
     artifact = dataclasses.replace(STAGED, search=alone)
-    assert artifact.searched("paper") is None
-    found = search(artifact, "quick", measured_by_hand)
+    assert artifact.at("paper").searched is None
+    found = search(artifact, measured_by_hand)
     assert [len(stage) for stage in found.stages] == [6, 0]
     last = {(*cell.run.labels.values(),) for cell in found.cells}
     assert last == {("fedexp", 0.3), ("fedavg", 0.3), ("fedavg", 0.1)}
-    assert {cell.seed for cell in found.cells} == set(artifact.size("quick").which)
+    assert {cell.seed for cell in found.cells} == set(artifact.size.which)
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 0.3
-    page = search_section(artifact, "quick", found.table)
+    page = search_section(artifact, found.table)
     assert "with seed 1000; the best of each grid with seeds 0 to" in page
-    assert "best cell of each grid with seeds 0 to" in list(commands(artifact, "quick"))[-1]
+    assert "best cell of each grid with seeds 0 to" in list(commands(artifact))[-1]
 
 
 def test_the_price_is_known_beforehand(outputs: Path, tmp_path: Path) -> None:
     stages = "a search of 6 runs at reduced size, 5 at full size; "
-    (line,) = dry_run([STAGED], "paper", tmp_path)
+    (line,) = dry_run([STAGED.at("paper")], tmp_path)
     assert stages in line
     ((runs, todo),) = (map(int, one) for one in re.findall(r"(\d+) runs, (\d+) to do", line))
     assert runs == todo
     assert runs in (11 + 2 * 5, 11 + 3 * 5)
-    (line,) = dry_run([STAGED], "paper", outputs)
+    (line,) = dry_run([STAGED.at("paper")], outputs)
     assert stages in line
     assert "all finished" in line
 
 
 def test_commands_are_the_first_stage_and_words() -> None:
-    *lines, words = commands(STAGED, "paper")
+    *lines, words = commands(STAGED.at("paper"))
     assert len(lines) == 6
     assert all(line.endswith("rounds=2 seed=1000") for line in lines)
     assert words.startswith("# Then, without what makes runs with seed=1000 small (2 of 3 rounds)")
     assert "the best 2 cells of each grid with seed=1001" in words
     assert "seeds 0 to 4" in words
-    assert not any("seed=1000" in line for line in commands(STAGED, "quick"))
+    assert not any("seed=1000" in line for line in commands(STAGED))
 
 
 @pytest.mark.parametrize(
@@ -298,12 +298,12 @@ def test_a_search_that_names_what_is_not_there_is_refused(
 ) -> None:
     artifact = dataclasses.replace(STAGED, search=dataclasses.replace(SEARCH, **changes))
     with pytest.raises(ConfigError, match=words):
-        dry_run([artifact], "paper", tmp_path)
+        dry_run([artifact.at("paper")], tmp_path)
     with pytest.raises(ConfigError, match="search: no grid of several cells in best"):
-        dry_run([dataclasses.replace(STAGED, best=[])], "paper", tmp_path)
+        dry_run([dataclasses.replace(STAGED, best=[]).at("paper")], tmp_path)
     rule = dataclasses.replace(STAGED.best[0], over=["clipp"])
     with pytest.raises(ConfigError, match="best: over: no label 'clipp'; did you mean clip"):
-        dry_run([dataclasses.replace(STAGED, best=[rule])], "paper", tmp_path)
+        dry_run([dataclasses.replace(STAGED, best=[rule]).at("paper")], tmp_path)
 
 
 # --- publishing, sizes ----------------------------------------------------------------------------
@@ -326,10 +326,7 @@ def test_a_search_by_what_no_run_reports_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("recorded")
 def test_a_search_is_published_and_checked(tmp_path: Path) -> None:
-    make(
-        tmp_path,
-        after=lambda one: publish_artifact(tmp_path, one.job.artifact, "paper"),
-    )
+    publish_artifact(tmp_path, make(tmp_path).job.artifact)
     root = tmp_path / "published"
     assert check_published(root, {"demo/one": STAGED}) == (3, [], [])
     path = root / "demo/one/paper/search.csv"

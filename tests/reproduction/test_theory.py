@@ -216,12 +216,12 @@ def test_advice_stands_in_rows_and_as_lines_in_panels() -> None:
         },
         figures=[Figure(kind="lines", x="T", measures=["start"], series="budget", marks=marks)],
     )
-    planned_cells = cells(artifact, "quick")
+    planned_cells = cells(artifact)
     rows = rows_of_runs(artifact, planned_cells, {})
     few, many = (rows.where(budget=one).values("advised")[0] for one in (1.0, 2.0))
     assert few == theory_facts(planned_cells[0].plan)["iterations"]
     assert few < many
-    canvas = canvas_of(artifact, "quick", rows)
+    canvas = canvas_of(artifact, rows)
     found = {
         (float(np.asarray(line.get_xdata())[0]), str(line.get_color()))
         for line in canvas.axes[0].lines
