@@ -16,11 +16,9 @@ from itertools import product
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.extending import intrinsic
 
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnLayer, CnnShape
-from dpfl_cli.models.vector_code import WIDE, Code, Index, Sum, generator
+from dpfl_cli.models.vector_code import WIDE, Code, Index, Sum, written
 
 # Float32 numbers in a vector, vectors of sums that stay in registers, or a few more, and rows of a
 # patch whose sums do.
@@ -192,20 +190,11 @@ ROUTINES: dict[str, Callable[..., None]] = {
 }
 
 
-def _typed_layer(
-    context: Any, key: Any, number: Any, routine: Any, a: Any, b: Any, c: Any, d: Any
-) -> Any:
+@partial(written, literal=True)
+def compute_layer(code, key, number, routine, a, b, c, d):  # type: ignore[no-untyped-def]
     """A routine on layer `number` of the shape `key`, its `repr`, for numba code; all three are
     literals, for every layer is of a type of its own.
     """
-    layer = eval(key.literal_value, {"CnnShape": CnnShape}).layers[number.literal_value]
-    write = ROUTINES[routine.literal_value]
-
-    def emit(code: Code, *arrays: tuple[Any, Any]) -> None:
-        narrow = Code(code.builder, code.number, code.size * LANES)
-        write(narrow, layer, *(pointer for pointer, _ in arrays))
-
-    return types.void(key, number, routine, a, b, c, d), generator(emit)
-
-
-compute_layer: Any = intrinsic(prefer_literal=True)(_typed_layer)
+    layer = eval(key, {"CnnShape": CnnShape}).layers[number]
+    narrow = Code(code.builder, code.number, code.size * LANES)
+    ROUTINES[routine](narrow, layer, *(pointer for pointer, _ in (a, b, c, d)))
