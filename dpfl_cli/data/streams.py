@@ -221,33 +221,35 @@ class Streams:
         dtype = np.float32 if wanted.dtype == torch.float32 else np.float64
         clients, size = wanted.clients or 1, wanted.size
         out = np.empty((len(self.seeds), clients, size), dtype)
-        jobs, kept = [], []
+        jobs = []
         for tile, mine in enumerate(slices(clients, CLIENT_TILE)):
-            many = mine.stop - mine.start
-            depth = _depth(many, size)
-            multiples, within = np.divmod(wanted.rounds, depth)
-            epochs: list[int] = multiples.tolist()
-            into, place = out, mine
-            if depth > 1:  # draws of several rounds, which are kept while these last
-                key = wanted.law, wanted.name, tile, many, size, dtype
-                known, into = self._kept.get(key, ([], out))
-                if stale := known != epochs:
-                    into = np.empty((len(epochs), depth, many, size), dtype)
-                kept.append((key, epochs, into, mine, within))
-                if not stale:
-                    continue
-                place = slice(None)
+            if _depth(mine.stop - mine.start, size) > 1:
+                out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
+                continue
             jobs += [
-                (wanted, into, runs, place, (*address, tile))
-                for address, runs in sharing(self.seeds, epochs)
+                (wanted, out, runs, mine, (*address, tile))
+                for address, runs in sharing(self.seeds, wanted.rounds.tolist())
             ]
         if jobs:
-            most = max(into.size for _, into, *_ in jobs)
-            in_threads(_fill, jobs, usable_threads() if most >= THREAD_VALUES else 1)
-        for key, epochs, into, mine, within in kept:
-            self._kept[key] = epochs, into
-            out[:, mine] = into[np.arange(len(epochs)), within]
+            in_threads(_fill, jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         return out
+
+    def _tile(self, wanted: Draw, tile: int, clients: int, dtype: type[np.floating]) -> ndarray:
+        """[R, clients, d] draws of a tile of several rounds; tiles are kept while these last."""
+        depth = _depth(clients, wanted.size)
+        multiples, within = np.divmod(wanted.rounds, depth)
+        epochs: list[int] = multiples.tolist()
+        key = wanted.law, wanted.name, tile, clients, wanted.size, dtype
+        known, values = self._kept.get(key, ([], np.empty((0, 0))))
+        if known != epochs:
+            values = np.empty((len(epochs), depth, clients, wanted.size), dtype)
+            jobs = [
+                (wanted, values, runs, slice(None), (*address, tile))
+                for address, runs in sharing(self.seeds, epochs)
+            ]
+            in_threads(_fill, jobs, usable_threads() if values.size >= THREAD_VALUES else 1)
+            self._kept[key] = epochs, values
+        return values[np.arange(len(epochs)), within]
 
 
 def _depth(clients: int, size: int) -> int:
