@@ -4,8 +4,8 @@ Two ways to compute, tested equal: a compiled kernel (`cnn_kernel`), on the host
 is, and, where it cannot be built, torch client after client (`Network`).
 """
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dpfl_cli.config.component import Count, Settings, component
 from dpfl_cli.data.federation import DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.programs import built_or_none
+from dpfl_cli.data.threads import even_parts, in_threads
 from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, GRADIENT, KERNEL, CnnShape
 from dpfl_cli.models.images import ImageInputs, image_classes
 from dpfl_cli.models.network import Network
@@ -24,8 +25,10 @@ from dpfl_cli.models.pools import Pools
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 Kernel = Callable[..., None]  # as `cnn_kernel` makes it
+NO_RATES = torch.zeros(0)
 SMALLEST = 13  # side of an image, of which two convolutions and poolings leave something
 EVALUATED = 256  # test records that the kernel takes as one client
+PARTS = 32  # of a thread's work: small, so that no thread waits long for the others
 KERNELS = {"network", "inputs", "losses", "scores"}  # what the kernel knows as they are here
 
 
@@ -47,7 +50,7 @@ def shape_of(settings: CnnSettings, info: DatasetInfo) -> CnnShape:
     return CnnShape(height, width, (a, b), settings.hidden, classes, relu)
 
 
-@component("model", "cnn", revision=2, settings=CnnSettings)
+@component("model", "cnn", CnnSettings, revision=2)
 class CnnObjective(ImageInputs, Network):
     """Two 4x4 convolutions with max-pooling, then one or two fully connected layers;
     cross-entropy.
@@ -79,7 +82,7 @@ class CnnObjective(ImageInputs, Network):
         kernel = self._kernel()
         if kernel is None or batch is not None:
             return super().gradient(parameters, batch)
-        return self._computed(kernel, GRADIENT, opened(parameters))
+        return client_values(self._computed(kernel, GRADIENT, opened(parameters)).to(self.device))
 
     def local_descent(
         self,
@@ -93,30 +96,24 @@ class CnnObjective(ImageInputs, Network):
         kernel, known = self._kernel(), type(self).gradient is CnnObjective.gradient
         if kernel is None or not known or batches is not None:
             return super().local_descent(start, learning_rate, steps, drift, batches)
-        shift = None if drift is None else _table(opened(drift))
-        rates = _table(learning_rate)
-        return self._computed(kernel, DESCENT, start.unsqueeze(1), rates, shift, steps)
+        shift = None if drift is None else opened(drift)
+        moved = self._computed(kernel, DESCENT, start.unsqueeze(1), learning_rate, shift, steps)
+        return client_values(moved.to(self.device))
 
     def metrics(self, parameters: Tensor) -> ByName:
         """accuracy [R] in percent and test_loss [R] (mean cross-entropy), both on the test split;
         where a federation has none, what other networks have.
         """
-        if any(federation.dataset.test is None for federation in self.federations):
+        tests = [one.dataset.test for one in self.federations if one.dataset.test is not None]
+        if len(tests) < len(self.federations):
             return super().metrics(parameters)
         kernel = self._kernel()
         if kernel is None:
             return self._tested(parameters)
-        rows = np.empty((self.runs, 2))
-        for number, federation in enumerate(self.federations):
-            test, runs = federation.dataset.test, np.flatnonzero(self.index == number)
-            assert test is not None
-            ends = np.append(np.arange(0, len(test), EVALUATED), len(test))
-            out = np.empty((self.runs, len(ends) - 1, 2), np.float32)
-            part = Partition(np.arange(len(test)), ends)
-            start = _table(parameters.unsqueeze(1))
-            kernel(EVALUATION, *self._flat(test), part, runs, start, out)
-            rows[runs] = out[runs].sum(axis=1, dtype=np.float64) / len(test)
-        loss, right = torch.from_numpy(rows).to(self.device, self.dtype).unbind(1)
+        found = self._computed(kernel, EVALUATION, parameters.unsqueeze(1), tests=tests)
+        sizes = np.array([len(test) for test in tests])[self.index]
+        means = found.numpy().sum(axis=1, dtype=np.float64) / sizes[:, None]
+        loss, right = torch.from_numpy(means).to(self.device, self.dtype).unbind(1)
         return {"accuracy": 100.0 * right, "test_loss": loss}
 
     def _kernel(self) -> Kernel | None:
@@ -127,19 +124,42 @@ class CnnObjective(ImageInputs, Network):
         own = any(KERNELS & vars(kind).keys() for kind in kinds[: kinds.index(CnnObjective)])
         return None if own or self.dtype != torch.float32 else compiled_kernel(self.shape)
 
-    def _computed(self, kernel: Kernel, mode: int, start: Tensor, *numbers: Any) -> ClientValues:
-        """[R, M, d] what the kernel makes of the clients' records; `numbers` as it takes them."""
-        first, out = _table(start), np.empty((self.runs, self.clients, self.dimension), np.float32)
-        for number, federation in enumerate(self.federations):
-            runs, records = np.flatnonzero(self.index == number), federation.dataset.train
-            partition = federation.partition
-            kernel(mode, *self._flat(records), partition, runs, first, out, *numbers)
-        return client_values(torch.from_numpy(out).to(self.device))
+    def _computed(
+        self,
+        kernel: Kernel,
+        mode: int,
+        start: Tensor,
+        rates: Tensor = NO_RATES,
+        drift: Tensor | None = None,
+        steps: int = 1,
+        tests: Sequence[Records] = (),
+    ) -> Tensor:
+        """What the kernel makes, on the host: [R, M, d] of the clients' records, or of each
+        federation's test records, in pieces, [R, pieces, 2]; as `cnn_kernel` has it. The numbers do
+        not depend on the threads.
+        """
+        held = [(federation.dataset.train, federation.partition) for federation in self.federations]
+        if tests:
+            held = [(test, _pieces(len(test))) for test in tests]
+        most = max(part.clients for _, part in held)
+        out = np.zeros((self.runs, most, 2 if tests else self.dimension), np.float32)
+        shift = torch.zeros(1, 1, self.dimension) if drift is None else drift
+        numbers = _table(start), _table(rates), _table(shift), steps, out
+        threads = torch.get_num_threads()
+        for number, (records, part) in enumerate(held):
+            images, labels = self._host.of(records)
+            whose = part.indices, part.offsets, np.flatnonzero(self.index == number)
+            call = partial(
+                kernel, mode, images.flatten(1).numpy(), labels.numpy(), *whose, *numbers
+            )
+            jobs = even_parts(len(whose[-1]) * part.clients, PARTS * threads)
+            in_threads(call, jobs, threads)
+        return torch.from_numpy(out)
 
-    def _flat(self, records: Records) -> tuple[np.ndarray, np.ndarray]:
-        """[N, pixels] images and [N] labels."""
-        images, labels = self._host.of(records)
-        return images.flatten(1).numpy(), labels.numpy()
+
+def _pieces(records: int) -> Partition:
+    """All records, so many to a client that threads share them."""
+    return Partition(np.arange(records), np.append(np.arange(0, records, EVALUATED), records))
 
 
 def _table(values: Tensor) -> np.ndarray:

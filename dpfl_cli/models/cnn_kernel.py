@@ -7,17 +7,11 @@ own records: results do not depend on threads, on other clients or on other runs
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import numpy as np
-import torch
 from numba.extending import register_jitable
-from numpy import ndarray
 
-from dpfl_cli.data.federation import Partition
 from dpfl_cli.data.programs import built
-from dpfl_cli.data.threads import even_parts, in_threads
 from dpfl_cli.models.cnn_layers import LANES, MASKS, compute_layer
 from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, CnnShape
 from dpfl_cli.models.vectors import aligned
@@ -26,7 +20,6 @@ SUMMED = 16  # sums over a client's records, every 16th of them, that are added 
 SETS = SUMMED // LANES  # of blocks in turn
 # blocks of records whose images stay transposed between local steps (3 MB for 28x28)
 KEPT_BLOCKS = 64 * SETS
-PARTS = 32  # of a thread's work: small, so that no thread waits long for the others
 
 _aligned = register_jitable(aligned)
 
@@ -78,8 +71,22 @@ def add_lanes(rows, sums):  # type: ignore[no-untyped-def]
 
 
 def cnn_kernel(shape: CnnShape) -> Callable[..., None]:
-    """`compute` with its program for one shape, a loop over clients, steps and blocks of records.
-    Building it takes seconds the first time on a machine, later it is read from disk.
+    """The program for one shape, a loop over clients, steps and blocks of records: jobs first ...
+    last - 1 of (run, client) pairs, clients innermost. Building it takes seconds the first time on
+    a machine, later it is read from disk.
+
+    Its arguments, numbers in float32:
+      mode: DESCENT: out[r, i] = v - start after `steps` steps v <- v - rate * (gradient +
+        drift[r, i]);
+        GRADIENT: out[r, i] = gradient of the mean loss; EVALUATION: out[r, i] = (sum of losses,
+        number of right answers).
+      images: [N, pixels]; labels: [N] int64.
+      indices, offsets: which of them are whose, as a `Partition` of M clients has them.
+      runs: [q] int64, those of the R runs that hold these records.
+      start: [R, M, d], or [R, 1, d], where the clients of a run start from.
+      rates: [R] learning rates, looked at for DESCENT only.
+      drift: [R, M, d], or [1, 1, d].
+      out: [R, M, d], or [R, M, 2] for an evaluation.
 
     Raises:
       Exception: of any kind, where numba cannot compile; there is no list of what can go wrong in a
@@ -92,7 +99,7 @@ def cnn_kernel(shape: CnnShape) -> Callable[..., None]:
     hidden_start, last_start = layers[2].start, layers[top].start
 
     def clients_of(  # type: ignore[no-untyped-def]
-        mode, images, labels, indices, offsets, runs, first, last, start, rates, drift, steps, out
+        mode, images, labels, indices, offsets, runs, start, rates, drift, steps, out, first, last
     ):
         clients, blocks = len(offsets) - 1, 1
         for client in range(clients):
@@ -176,48 +183,8 @@ def cnn_kernel(shape: CnnShape) -> Callable[..., None]:
 
     table, integers = "float32[:, :, ::1]", "int64[::1]"
     signature = (
-        f"int64, float32[:, ::1], {integers}, {integers}, {integers}, {integers}, int64, int64, "
-        f"{table}, float32[::1], {table}, int64, {table}"
+        f"int64, float32[:, ::1], {integers}, {integers}, {integers}, {integers}, {table}, "
+        f"float32[::1], {table}, int64, {table}, int64, int64"
     )
     name = "the CNN kernel of this network"
-    return partial(compute, built(clients_of, name, 10, signature, fastmath={"contract"}))
-
-
-def compute(
-    program: Any,
-    mode: int,
-    images: ndarray,
-    labels: ndarray,
-    partition: Partition,
-    runs: ndarray,
-    start: ndarray,
-    out: ndarray,
-    rates: ndarray | None = None,
-    drift: ndarray | None = None,
-    steps: int = 1,
-) -> None:
-    """Computes all clients of some runs; the numbers do not depend on the threads.
-
-    Args:
-      program: of the network's shape.
-      mode: DESCENT: out[r, i] = v - start after `steps` steps v <- v - rate * (gradient +
-        drift[r, i]);
-        GRADIENT: out[r, i] = gradient of the mean loss; EVALUATION: out[r, i] = (sum of losses,
-        number of right answers).
-      images: [N, pixels] float32; labels: [N] int64.
-      partition: which of them are whose, M clients.
-      runs: [q] int64, those of the R runs that hold these records.
-      start: [R, M, d] float32, or [R, 1, d], where the clients of a run start from.
-      out: [R, M, d], or [R, M, 2] for an evaluation, float32.
-      rates: [R] float32 learning rates.
-      drift: [R, M, d] float32, or None.
-    """
-    threads = torch.get_num_threads()
-    rates = np.zeros(len(start), np.float32) if rates is None else rates
-    drift = np.zeros((1, 1, start.shape[2]), np.float32) if drift is None else drift
-    arrays = (images, labels, partition.indices, partition.offsets, runs)
-    in_threads(
-        lambda *part: program(mode, *arrays, *part, start, rates, drift, steps, out),
-        even_parts(len(runs) * partition.clients, PARTS * threads),
-        threads,
-    )
+    return built(clients_of, name, 10, signature, fastmath={"contract"})

@@ -11,15 +11,14 @@ weights.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.extending import intrinsic
 
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnLayer, CnnShape
-from dpfl_cli.models.vector_code import WIDE, Code, Index, Sum, generator
+from dpfl_cli.models.vector_code import WIDE, Code, Index, Sum, written
 
 # Float32 numbers in a vector, vectors of sums that stay in registers, or a few more, and rows of a
 # patch whose sums do.
@@ -159,72 +158,43 @@ def input_gradient(code: Code, layer: CnnLayer, delta: Any, v: Any, masks: Any, 
                 code.store(cell.get(), out, corner + (r * layer.width + s))
 
 
-def _products(
-    code: Code,
-    v: Any,
-    x: Any,
-    size: tuple[int, int],
-    strides: tuple[int, int, int],
-    begin: Callable[[Index], Any],
-    end: Callable[[Any, Index], None],
+def _connect(
+    back: bool, code: Code, layer: CnnLayer, x: Any, v: Any, before: Any, out: Any
 ) -> None:
-    """end(begin(i) + sum_j v[strides[0] * i + strides[1] * j + strides[2]] * x[j], i) for all i, j
-    below size.
+    """out[o] = act(bias_o + sum_f W[o, f] x[f]); or, back, out[f] = sum_o W[o, f] x[o], where the
+    ReLU before the layer put out more than 0 (before[f]).
     """
-    rows, depth = size
-    group = _share(rows, SUMS)
+    rows, depth, apart, along = layer.outputs, layer.inputs, layer.inputs, 1
+    if back:
+        rows, depth, apart, along = depth, rows, along, apart
+    group, cut = _share(rows, SUMS), layer.rectified if back else layer.relu
     with code.loop(rows // group) as g:
-        sums = [Sum(code, begin(g * group + r)) for r in range(group)]
+        places = [g * group + r for r in range(group)]
+        sums = [Sum(code, None if back else code.spread(v, o + layer.biases)) for o in places]
         with code.loop(depth) as j:
-            value, first = code.load(x, j), g * (group * strides[0]) + j * strides[1] + strides[2]
+            value, first = code.load(x, j), g * (group * apart) + j * along + layer.start
             for r, cell in enumerate(sums):
-                cell.add(code.spread(v, first + r * strides[0]), value)
-        for r, cell in enumerate(sums):
-            end(cell.get(), g * group + r)
-
-
-def connect(code: Code, layer: CnnLayer, x: Any, v: Any, out: Any, _: Any) -> None:
-    """out[o] = act(bias_o + sum_f W[o, f] x[f])."""
-
-    def end(value: Any, o: Index) -> None:
-        passed = code.greater(value, code.zero)
-        code.store(code.select(passed, value, code.zero) if layer.relu else value, out, o)
-
-    size, strides = (layer.outputs, layer.inputs), (layer.inputs, 1, layer.start)
-    _products(code, v, x, size, strides, lambda o: code.spread(v, o + layer.biases), end)
-
-
-def connect_back(code: Code, layer: CnnLayer, delta: Any, v: Any, x: Any, out: Any) -> None:
-    """out[f] = sum_o W[o, f] delta[o], where the ReLU before the layer put out more than 0."""
-
-    def end(value: Any, f: Index) -> None:
-        passed = code.greater(code.load(x, f), code.zero)
-        code.store(code.select(passed, value, code.zero) if layer.rectified else value, out, f)
-
-    size, strides = (layer.inputs, layer.outputs), (1, layer.inputs, layer.start)
-    _products(code, v, delta, size, strides, lambda f: code.zero, end)
+                cell.add(code.spread(v, first + r * apart), value)
+        for place, cell in zip(places, sums, strict=True):
+            value = cell.get()
+            passed = code.greater(code.load(before, place) if back else value, code.zero)
+            code.store(code.select(passed, value, code.zero) if cut else value, out, place)
 
 
 ROUTINES: dict[str, Callable[..., None]] = {
-    routine.__name__: routine
-    for routine in (convolve, kernel_gradient, input_gradient, connect, connect_back)
+    "convolve": convolve,
+    "kernel_gradient": kernel_gradient,
+    "input_gradient": input_gradient,
+    "connect": partial(_connect, False),
+    "connect_back": partial(_connect, True),
 }
 
 
-def _typed_layer(
-    context: Any, key: Any, number: Any, routine: Any, a: Any, b: Any, c: Any, d: Any
-) -> Any:
+@partial(written, literal=True)
+def compute_layer(code, key, number, routine, a, b, c, d):  # type: ignore[no-untyped-def]
     """A routine on layer `number` of the shape `key`, its `repr`, for numba code; all three are
     literals, for every layer is of a type of its own.
     """
-    layer = eval(key.literal_value, {"CnnShape": CnnShape}).layers[number.literal_value]
-    write = ROUTINES[routine.literal_value]
-
-    def emit(code: Code, *arrays: tuple[Any, Any]) -> None:
-        narrow = Code(code.builder, code.number, code.size * LANES)
-        write(narrow, layer, *(pointer for pointer, _ in arrays))
-
-    return types.void(key, number, routine, a, b, c, d), generator(emit)
-
-
-compute_layer: Any = intrinsic(prefer_literal=True)(_typed_layer)
+    layer = eval(key, {"CnnShape": CnnShape}).layers[number]
+    narrow = Code(code.builder, code.number, code.size * LANES)
+    ROUTINES[routine](narrow, layer, *(pointer for pointer, _ in (a, b, c, d)))

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partialmethod
+from functools import partialmethod, wraps
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
 VECTOR_BYTES = 64
 # With AVX-512 there are 32 registers of a vector's size, elsewhere 16 of half of it, or so.
@@ -142,20 +143,29 @@ class Code:
             done, most = first + groups * most, most // 2
 
 
-def generator(emit: Callable[..., Any]) -> Callable[..., Any]:
-    """What numba asks for code, of a function that writes it in the type of the first array: arrays
-    come to it as (pointer, strides in bytes), whole numbers as `Index`, literals not at all.
+def written(emit: Callable[..., Any], result: Any = types.void, literal: bool = False) -> Any:
+    """A function for numba from one that writes its code, in the type of the first array: arrays
+    come to it as (pointer, strides in bytes), whole numbers as `Index`, and literals, which it gets
+    where it asks for them, as they are.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         given: list[Any] = []
+        arrays = []
         for kind, value in zip(signature.args, values, strict=True):
             if isinstance(kind, types.Array):
                 array = cgutils.create_struct_proxy(kind)(context, builder, value)
+                arrays.append(array.data)
                 given.append((array.data, cgutils.unpack_tuple(builder, array.strides)))
-            elif not isinstance(kind, types.Literal):
+            elif isinstance(kind, types.Literal):
+                given.append(kind.literal_value)
+            else:
                 given.append(Index(builder, value))
-        found = emit(Code(builder, given[0][0].type.pointee), *given)
+        found = emit(Code(builder, arrays[0].type.pointee), *given)
         return context.get_dummy_value() if signature.return_type == types.void else found
 
-    return generate
+    @wraps(emit)
+    def typed(context: Any, *kinds: Any) -> Any:
+        return result(*kinds), generate
+
+    return intrinsic(prefer_literal=literal)(typed)

@@ -6,27 +6,16 @@ several columns of weights. The order of every sum is fixed by the records and b
 that it is the same whatever a processor has room for.
 """
 
-from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from math import factorial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
-from dpfl_cli.models.vector_code import COLUMNS, TILE, VECTOR_BYTES, Code, Index, Sum, generator
-
-
-def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:
-    """A function for numba from one that writes its code, as `generator` has it."""
-
-    @wraps(emit)
-    def typed(context: Any, *kinds: Any) -> Any:
-        return result(*kinds), generator(emit)
-
-    return intrinsic(typed)
+from dpfl_cli.models.vector_code import COLUMNS, TILE, VECTOR_BYTES, Code, Index, Sum, written
 
 
 def _lane_sums(code: Code, vectors: list[Any]) -> Any:
@@ -48,7 +37,7 @@ def _lane_sums(code: Code, vectors: list[Any]) -> Any:
     return vectors[0]
 
 
-@_code
+@written
 def transposed(code, features, vector, rows, numbers, tiles):  # type: ignore[no-untyped-def]
     """features[vector, k, lane] = rows[numbers[lane], k] for k < tiles times the lanes; rows of the
     type of features, or of float32.
@@ -70,7 +59,7 @@ def transposed(code, features, vector, rows, numbers, tiles):  # type: ignore[no
             code.store(code.widened(records, code.number), into, tile * code.lanes + k)
 
 
-@_code
+@written
 def outputs(  # type: ignore[no-untyped-def]
     code, features, first, vectors, width, weights, columns, z
 ):
@@ -99,7 +88,7 @@ def outputs(  # type: ignore[no-untyped-def]
     code.in_groups(columns, 5, group)
 
 
-@_code
+@written
 def accumulate(  # type: ignore[no-untyped-def]
     code, features, first, vectors, width, s, columns, totals
 ):
@@ -134,7 +123,7 @@ def accumulate(  # type: ignore[no-untyped-def]
     code.in_groups(columns, COLUMNS, group)
 
 
-@partial(_code, result=types.float64)
+@partial(written, result=types.float64)
 def inner(code, one, other, number):  # type: ignore[no-untyped-def]
     """sum_k one[k] other[k] of dense arrays of float64, k < number, a multiple of 8."""
     total = Sum(code)
