@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tests.privacy_faults import COHORTS, DATA_PLUGINS, PLUGINS, Fault
 
+PERIMETER = "privacy/test_perimeter.py"
 MENDS = [
     Fault(
         "privacy plugin: gradients go through a release",
@@ -213,6 +214,104 @@ MENDS = [
         "if not (own or isinstance(value, _HOLDERS)):",
         "if not isinstance(value, _HOLDERS):",
         f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
+    ),
+    Fault(
+        "privacy perimeter: a method reads the data as it is made",
+        "simulation/stack.py",
+        "        with closed(first.data_files):\n            self.algorithm = ",
+        "        with closed([]):\n            self.algorithm = ",
+        f"{PERIMETER}::test_wherever_a_method_opens_the_records_it_ends_the_run",
+    ),
+    Fault(
+        "privacy perimeter: a diagnostic reads the data",
+        "simulation/stack.py",
+        "closed(files)(diagnostics)() if",
+        "diagnostics() if",
+        f"{PERIMETER}::test_wherever_a_method_opens_the_records_it_ends_the_run",
+    ),
+    Fault(
+        "privacy perimeter: a default is computed of the data",
+        "simulation/plugins.py",
+        "            with noted_for(found.target.__module__):  # a default",
+        "            if True:  # a default",
+        f"{PERIMETER}::test_wherever_a_method_opens_the_records_it_ends_the_run",
+    ),
+    Fault(
+        "privacy perimeter: files below one's home are no data",
+        "simulation/run_plan.py",
+        "*map(expanded, given)]",
+        "*map(Path, given)]",
+        f"{PERIMETER}::test_whatever_names_the_records_it_is_closed",
+    ),
+    Fault(
+        "privacy perimeter: what was fetched is no data",
+        "simulation/run_plan.py",
+        "*search_path(), cache_dir(), *map",
+        "*search_path(), *map",
+        f"{PERIMETER}::test_whatever_names_the_records_it_is_closed",
+    ),
+    Fault(
+        "privacy perimeter: a method opens what it has bounded",
+        "privacy/bounded.py",
+        "        refuse_outside_releases()\n",
+        "",
+        f"{PERIMETER}::test_a_method_does_not_open_what_it_has_bounded",
+    ),
+    Fault(
+        "privacy perimeter: noise for a target is that of another method",
+        "simulation/noise.py",
+        "plan.accountant.plugin or bent:",
+        "plan.accountant.plugin:",
+        f"{PERIMETER}::test_noise_for_a_target_is_found_anew_where_a_method_bends_it",
+    ),
+    Fault(
+        "privacy perimeter: a data set says how many records it has",
+        "simulation/run_plan.py",
+        "if data.plugin and len(dataset.train) != plan.info.records:",
+        "if False:",
+        f"{PERIMETER}::test_data_of_ones_own_are_as_many_as_they_say_and_their_tests_nobodys",
+    ),
+    Fault(
+        "privacy perimeter: the tests of a plugin's data are nobody's",
+        "simulation/results.py",
+        "(plan.dataset.plugin or federation_of(plan).dataset.tests_owned)",
+        "federation_of(plan).dataset.tests_owned",
+        f"{PERIMETER}::test_data_of_ones_own_are_as_many_as_they_say_and_their_tests_nobodys",
+    ),
+    Fault(
+        "privacy perimeter: tests that are what was trained on are public",
+        "data/libsvm.py",
+        "tests_held=held > 0 or trained)",
+        "tests_held=held > 0)",
+        f"{PERIMETER}::test_a_file_that_is_tested_on_and_trained_on_is_the_clients_own",
+    ),
+    Fault(
+        "privacy perimeter: a check of noise counts for other cohorts and neighbours",
+        "simulation/checked.py",
+        "plan.dp.trust, plan.dp.relation, *drawn])]",
+        "plan.dp.trust])]",
+        f"{PERIMETER}::test_a_check_of_noise_stands_for_the_cohorts_and_neighbours_that_it_was_made_for",
+    ),
+    Fault(
+        "privacy perimeter: two releases have one noise",
+        "simulation/noise_tests.py",
+        "if draws.shape == more.shape:",
+        "if False:",
+        f"{PERIMETER}::test_what_a_mechanism_hands_out_besides_is_looked_at",
+    ),
+    Fault(
+        "privacy perimeter: a clean echo is a client's message",
+        "simulation/conformance.py",
+        "        if one.seen is False:\n",
+        "        if False:\n",
+        f"{PERIMETER}::test_what_a_mechanism_hands_out_besides_is_looked_at",
+    ),
+    Fault(
+        "privacy perimeter: a clean mean of noisy messages",
+        "privacy/mechanism.py",
+        'if (found.averaged is None) != (self.trust == "local"):',
+        'if found.averaged is None and self.trust != "local":',
+        f"{PERIMETER}::test_the_mean_of_messages_is_not_given_apart",
     ),
     Fault(
         "privacy plugin: of a network's outputs only the first is compared",

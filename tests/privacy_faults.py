@@ -529,14 +529,14 @@ MENDS = [
     ),
     Fault(
         "privacy checks: noise need not be Gaussian",
-        "simulation/conformance.py",
+        "simulation/noise_tests.py",
         'kstest(draws.flatten().numpy(), "norm").pvalue < UNLIKELY',
         "False",
         f"{CHECKS}::test_noise_that_only_looks_as_priced_is_found",
     ),
     Fault(
         "privacy checks: coordinates may share their noise",
-        "simulation/conformance.py",
+        "simulation/noise_tests.py",
         "for axis in (0, 2, 3) if",
         "for axis in (0, 2) if",
         f"{CHECKS}::test_noise_that_only_looks_as_priced_is_found",

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from importlib.machinery import PathFinder
 from itertools import chain
@@ -28,7 +28,8 @@ from dpfl_cli.config.paths import expanded
 HASH_DIGITS = 12
 MOST_VALUES = 10**4  # of a config file, with what its aliases repeat
 _contents: dict[str, list[bytes]] = {}  # of modules that plugins import, as they were then
-opened_by: dict[str, set[str]] = {}  # module of a plugin -> files that it opened as it was imported
+# module of a plugin -> files that it opened before any run, as it was imported or its defaults made
+opened_by: dict[str, set[str]] = {}
 _told: list[Callable[[str], object]] = []  # of files that Python opens
 imports_of: dict[str, list[str]] = {}  # module of a plugin -> those that it imports
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
@@ -173,6 +174,11 @@ def told_of_files(tell: Callable[[str], object]) -> Iterator[None]:
         _told.remove(tell)
 
 
+def noted_for(module: str) -> AbstractContextManager[None]:
+    """Inside, the files that Python opens are noted as opened by this module of a plugin."""
+    return told_of_files(opened_by.setdefault(module, set()).add)
+
+
 @cache
 def _watch() -> None:
     def note(event: str, details: tuple[Any, ...]) -> None:
@@ -205,8 +211,7 @@ def import_own(path: str, option: str) -> ModuleType:
     imports_of[name] = [*beside]
     plugin_modules.add(name)
     try:
-        opened = opened_by.setdefault(name, set())
-        with registering_from(str(Path(path)), revision), told_of_files(opened.add):
+        with registering_from(str(Path(path)), revision), noted_for(name):
             # never bytecode that Python kept, maybe of another file of the same size and second
             exec(compile(content, str(file), "exec"), vars(module))
     except BaseException as error:

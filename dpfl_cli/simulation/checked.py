@@ -116,6 +116,8 @@ def unchecked(plan: Plan) -> str | None:
                     for name, value in values
                     if isinstance(value, str) or (name in sizes and value is not None)
                 ]
+            if group == "mechanism":
+                own.append(f"dp.relation={plan.dp.relation}")
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
@@ -128,8 +130,9 @@ def unchecked(plan: Plan) -> str | None:
 def _ways(plan: Plan, group: str) -> list[str]:
     """How a plan uses a component: its settings, but for numbers, under which the same code runs
     while they keep their sign; what is protected; of a method, or a mechanism, from whom; whether
-    clients are drawn; of a model the method that uses it, and how. Where that is a plugin's, a
-    model is to be tried by all that try it.
+    clients are drawn; of a mechanism what neighbours are, for which its noise may be wrong; of a
+    model the method that uses it, and how. Where that is a plugin's, a model is to be tried by all
+    that try it.
     """
     choice, method = getattr(plan, group), plan.algorithm
     way: list[Any] = [_shape(choice), plan.dp.unit]
@@ -137,7 +140,7 @@ def _ways(plan: Plan, group: str) -> list[str]:
     if group == "algorithm":
         return [canonical_json([*way, plan.dp.trust, *drawn])]
     if group == "mechanism":
-        return [canonical_json([*way, plan.dp.trust])]
+        return [canonical_json([*way, plan.dp.trust, plan.dp.relation, *drawn])]
     if not method.plugin:
         return [canonical_json([*way, _coarse(method), *drawn])]
     provided = {None, *choice.target.provides}

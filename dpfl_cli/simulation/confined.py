@@ -183,11 +183,12 @@ def _parts(value: Any, module: str) -> Iterable[Any]:
 
 
 def refuse_read(modules: Sequence[str], paths: Sequence[Path]) -> None:
-    """A PrivacyError where such a module opened one of these files, or one in these folders, when
-    it was imported.
+    """A PrivacyError where such a module, or its package, opened one of these files, or one in
+    these folders, when it was imported or its options' defaults were made.
     """
     for module in modules:
-        for path in sorted(opened_by.get(module, ())):
+        parts = {module, module.partition(".")[0]}
+        for path in sorted({path for part in parts for path in opened_by.get(part, ())}):
             if _inside(path, [os.path.realpath(one) for one in paths]):
                 raise PrivacyError(
                     f"{path}: opened when the file of {module} was imported; what it needs of "

@@ -8,12 +8,14 @@ will have if it completes.
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from dpfl_cli.config.component import SEED, Settings, components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest, without_values
+from dpfl_cli.config.own_files import noted_for
 from dpfl_cli.config.schema import (
     DpSettings,
     EvaluationSettings,
@@ -181,7 +183,8 @@ def _chosen(group: str, values: Any) -> Choice:
         value = settings.get(key)
         if isinstance(value, int) and value > MOST and SEED not in field.metadata:
             raise ConfigError(f"{group}.{key}={value}: more than {MOST}, which no machine holds")
-    return Choice(found, parse_settings(found.settings, settings, group))
+    with noted_for(found.target.__module__) if found.origin != "dpfl" else nullcontext():
+        return Choice(found, parse_settings(found.settings, settings, group))
 
 
 def with_values(config: Config, changes: Config) -> Options:

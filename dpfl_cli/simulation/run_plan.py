@@ -16,6 +16,7 @@ from dpfl_cli.config.component import Component, Settings
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.identity import canonical_json, content_id
 from dpfl_cli.config.own_files import import_own, is_code
+from dpfl_cli.config.paths import expanded
 from dpfl_cli.config.schema import (
     DpSettings,
     EvaluationSettings,
@@ -24,7 +25,7 @@ from dpfl_cli.config.schema import (
     RuntimeSettings,
 )
 from dpfl_cli.data.federation import DatasetInfo, Federation
-from dpfl_cli.data.sources import search_path
+from dpfl_cli.data.sources import cache_dir, search_path
 from dpfl_cli.privacy.accountants import TooLargeToPrice
 from dpfl_cli.privacy.draws import Sampling
 from dpfl_cli.privacy.ledger import Ledger
@@ -227,8 +228,10 @@ class Plan:
         plugins = any(getattr(self, group).plugin for group in CHOSEN)
         if not plugins and not _code_in(self.model.settings):
             return []
-        given = (Path(one) for _, one in self.dataset.settings if isinstance(one, str))
-        return [*search_path(), *given]  # whatever is a text may name a file
+        parts = self.dataset.settings, self.partitioner.settings
+        given = [one for settings in parts for _, one in settings if isinstance(one, str)]
+        # whatever is a text may name a file
+        return [*search_path(), cache_dir(), *map(expanded, given)]
 
     @property
     def own_modules(self) -> list[str]:
@@ -310,6 +313,11 @@ def federation_of(plan: Plan) -> Federation:
         dataset = data.target.load(data.settings, plan.seed)
         if dataset.info.sha256 != plan.info.sha256:
             raise _changed(plan, "dataset")
+        if data.plugin and len(dataset.train) != plan.info.records:  # which a delta is held against
+            raise DataError(
+                f"dataset={data.name}: its info says {plan.info.records} training records, and "
+                f"{len(dataset.train)} are loaded; say as many"
+            )
         deal = partial(partitioner.target.partition, partitioner.settings, dataset, plan.seed)
         partition = deal()
         if partitioner.plugin:  # sensitivities are those of one record in one place

@@ -129,9 +129,10 @@ class Stack:
         self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
         self.device = device = pick_device(first.runtime.device)
         torch.backends.cudnn.allow_tf32 = False  # float32 is float32 in convolutions too
-        self.algorithm = first.algorithm.target(
-            stacked([plan.algorithm.settings for plan in plans], device)
-        )
+        with closed(first.data_files):
+            self.algorithm = first.algorithm.target(
+                stacked([plan.algorithm.settings for plan in plans], device)
+            )
         self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes
@@ -161,7 +162,9 @@ class Stack:
             ledger=self.ledger,
             sound=first.dp.mode == "sound",
         )
-        self.mechanism = first.mechanism.target([plan.mechanism.settings for plan in plans], site)
+        with closed(first.data_files):
+            chosen = [plan.mechanism.settings for plan in plans]
+            self.mechanism = first.mechanism.target(chosen, site)
         self.method_streams = self.mechanism.streams()
         self._begin()
         states = [member.state for member in members if member.state is not None]
@@ -227,7 +230,8 @@ class Stack:
         self.recent = [*self.recent[1:], self.state.server["model"]]
         found: Tensors = {}
         if shown:
-            found = diagnostics() if callable(diagnostics) else diagnostics
+            files = self.plan.data_files
+            found = closed(files)(diagnostics)() if callable(diagnostics) else diagnostics
             self._wait()
         self._computing += time.perf_counter() - began
         return found

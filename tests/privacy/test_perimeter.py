@@ -1,0 +1,307 @@
+"""What lies around a round: code that is run before it and after it, defaults, paths, checks that
+are remembered, noise that is calibrated. None of it lets clients' data through unmarked, nor lets
+a check, or a target, stand for what it was not made for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpfl_cli as dpfl
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.plugins import load_plugins
+from dpfl_cli.simulation.results import privacy_report
+
+METHOD = """
+import os
+from dpfl_cli.algorithms.api import *
+
+def opened():
+    return np.load(os.environ["OPENED"])
+
+def counted():
+    DEFAULT
+    return 1.0
+
+class EdgeSettings(LocalSettings):
+    local_steps: int = 1
+    local_lr: Number = 0.1
+    clip_norm: Bound = Field(default_factory=counted)
+    cap: Number = 1.0
+
+@algorithm("edge", revision=1, paper="p", unit="client", trusts=["central"], proved=["central"])
+class Edge:
+    hyper: EdgeSettings
+
+    def __init__(self, hyper):
+        self.hyper = hyper
+        BEGIN
+
+    @staticmethod
+    def releases(settings, run):
+        return [ReleaseSpec("update"MULTIPLIER)]
+
+    def init(self, objective, streams):
+        return start(objective, streams)
+
+    def round(self, state, at):
+        model = state.server["model"]
+        mean = at.release("update", bounded_local_update(at, model, self.hyper)).mean
+        ROUND
+
+        def shown():
+            SHOWN
+            return {"ones": torch.ones(len(model))}
+
+        return State({"model": model + mean}), shown
+"""
+PLACES = ("DEFAULT", "BEGIN", "ROUND", "SHOWN")
+pytestmark = pytest.mark.usefixtures("own_components")
+
+
+def edge(folder: Path, multiplier: str = "", **parts: str) -> str:
+    text = METHOD.replace("MULTIPLIER", multiplier)
+    for place in PLACES:
+        text = text.replace(place, parts.get(place, "pass"))
+    file = folder / "edge.py"
+    file.write_text(text)
+    return str(file)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a file of records and one of their clients, and a cache."""
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    features = np.random.default_rng(0).normal(size=(12, 3))
+    np.savez(tmp_path / "mine.npz", features=features, targets=np.arange(12) % 2)
+    np.save(tmp_path / "owners.npy", np.arange(12) % 4)
+    (tmp_path / "cache").mkdir()
+    np.save(tmp_path / "cache" / "known.npy", features)
+    return tmp_path
+
+
+def made(folder: Path, plugin: str, path: str = "'~/mine.npz'") -> dpfl.Run:
+    words = ["algorithm=edge", "dp=cdp", "rounds=1", "dataset=arrays", f"dataset.path={path}"]
+    words += ["partitioner=file", f"partitioner.path={folder / 'owners.npy'}", "model=softmax"]
+    (run,) = dpfl.run(*words, plugins=[plugin], quiet=True)
+    return run
+
+
+@pytest.mark.parametrize("place", [*PLACES, None])
+def test_wherever_a_method_opens_the_records_it_ends_the_run(
+    place: str | None, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is made, in a round, for a diagnostic, or where a default is asked for."""
+    monkeypatch.setenv("OPENED", str(data / "mine.npz"))
+    run = made(data, edge(data, **({} if place is None else {place: "opened()"})))
+    assert run.status == ("done" if place is None else "failed")
+    if place is not None:
+        assert f"{data / 'mine.npz'}: opened " in run.result["reason"]
+
+
+@pytest.mark.parametrize("opened", ["mine.npz", "owners.npy", "cache/known.npy"])
+def test_whatever_names_the_records_it_is_closed(
+    opened: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path below one's home, who holds what, the cache of what was fetched."""
+    monkeypatch.setenv("OPENED", str(data / opened))
+    run = made(data, edge(data, ROUND="opened()"))
+    assert run.status == "failed"
+    assert "opened by code of yours while it computes" in run.result["reason"]
+
+
+def test_a_method_does_not_open_what_it_has_bounded(data: Path) -> None:
+    """As a mechanism does, which the guide shows: the plain values have no mark."""
+    run = made(data, edge(data, ROUND="bounded_local_update(at, model, self.hyper).checked()"))
+    assert run.status == "failed"
+    assert "they are a mechanism's to open" in run.result["reason"]
+
+
+def test_noise_for_a_target_is_found_anew_where_a_method_bends_it(data: Path) -> None:
+    """Two methods' noise may agree at the levels that are compared, and nowhere else."""
+    own = edge(data, multiplier=", multiplier=lambda z: z if z <= 2 else z / settings.cap")
+    words = ["algorithm=edge", "algorithm.cap=1,30", "dp=cdp", "dp.epsilon=0.2", "rounds=1"]
+    words += ["dataset.clients=10", "dataset.dimension=3"]
+    for run in dpfl.run(*words, plugins=[own], quiet=True):
+        assert run.result["privacy"]["epsilon"] == pytest.approx(0.2, rel=1e-5)
+
+
+DATASET = """
+import numpy as np
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+
+class EdgeData(Settings):
+    records: int = 20
+
+@component("dataset", "edge", revision=1, settings=EdgeData)
+class Edge:
+    @staticmethod
+    def info(settings):
+        return DatasetInfo("edge", "real", "", (3,), 2, settings.records)
+
+    @classmethod
+    def load(cls, settings, seed):
+        features, targets = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 2
+        parts = slice(20), slice(20, 30)
+        train, test = (Records(features[some], targets[some]) for some in parts)
+        return Dataset(cls.info(settings), train, test)
+"""
+
+
+def test_data_of_ones_own_are_as_many_as_they_say_and_their_tests_nobodys(data: Path) -> None:
+    """A delta is held against the number of records."""
+    own = data / "data.py"
+    own.write_text(DATASET)
+    words = ["dataset=edge", "model=softmax", "partitioner=iid", "partitioner.clients=4"]
+    words += ["algorithm=fedavg", "dp=cdp", "rounds=1"]
+    (run,) = dpfl.run(*words, plugins=[str(own)], quiet=True)
+    assert {"accuracy", "largest_class"} <= {*run.result["diagnostics"]}
+    (run,) = dpfl.run(*words, "dataset.records=5", plugins=[str(own)], quiet=True)
+    assert run.status == "failed"
+    assert "says 5 training records, and 20 are loaded" in run.result["reason"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_file_that_is_tested_on_and_trained_on_is_the_clients_own(same: bool, data: Path) -> None:
+    for name, shift in (("train", 0.0), ("test", 1.0 - same)):
+        lines = (f"{number % 2} 1:{number + shift} 2:{number % 3}" for number in range(1, 13))
+        (data / f"{name}.txt").write_text("\n".join(lines))
+    paths = [f"dataset.path={data / 'train.txt'}", f"dataset.test_path={data / 'test.txt'}"]
+    words = ["dataset=libsvm", *paths, "model=softmax", "partitioner=iid", "partitioner.clients=4"]
+    (run,) = dpfl.run(*words, "algorithm=fedavg", "dp=cdp", "rounds=1", quiet=True)
+    assert ("accuracy" in run.result["diagnostics"]) == same
+    listed = run.result["privacy"]["not_covered"]
+    assert "records of dataset.test_path, which count as public" in listed
+
+
+MECHANISM = """
+from dpfl_cli.config.component import component
+from dpfl_cli.privacy.bounded import per_run
+from dpfl_cli.privacy.client_values import own_values
+from dpfl_cli.privacy.gaussian import CentralGaussian, GaussianSettings, LocalGaussian
+from dpfl_cli.privacy.releases import Release
+
+class EdgeNoise(GaussianSettings):
+    noise_multiplier: float | None = 2.5
+
+@component("mechanism", "edge", revision=1, settings=EdgeNoise)
+class Edge(BASE):
+    def BODY
+"""
+CENTRAL = """_released(self, call):
+        size, clients = SIZE
+        std = per_run(call.parameters, size) * size / clients
+        mean = self._noisy(call, self._mean(call.values), std)
+        own = OWN
+        return Release(received=mean, own=own, bound=call.values.bound, averaged=mean)
+"""
+LOCAL = """_released(self, call):
+        found, plain = super()._released(call), call.values.checked()
+        own, averaged = RESULT
+        return Release(received=found.received, own=own, bound=found.bound, averaged=averaged)
+"""
+ONE_STREAM = """_noisy(self, call, values, std):
+        where = call.address, values.shape[1], values.shape[2], values.dtype, values.device
+        drawn = self._site.streams.normal("noise/mine", *where)
+        return values + drawn * per_run(std, values)
+"""
+OWN = "call.values.values"
+
+
+def noise(folder: Path, base: str, body: str) -> str:
+    file = folder / "noise.py"
+    file.write_text(MECHANISM.replace("BASE", base).replace("BODY", body))
+    return str(file)
+
+
+def told_of(file: str, *words: str) -> dict[str, str]:
+    """check -> why it fails."""
+    rows = dpfl.check(file, *words).to_dict("records")
+    return {row["check"]: row["why"] for row in rows if row["result"] == "FAIL"}
+
+
+def guarantee(file: str, *words: str) -> str:
+    load_plugins([file])
+    words = ("mechanism=edge", "algorithm=fedavg", "dp=cdp", "dp.mode=paper", "rounds=2", *words)
+    plan = make_plan(compose_config([*words, "dataset.clients=8"]))
+    return str(privacy_report(plan, plan.ledger())["guarantee"])
+
+
+@pytest.mark.parametrize(
+    ("size", "tried", "used"),
+    [
+        (
+            "call.largest, self._site.setup.clients",
+            [],
+            ["participation=poisson", "participation.cohort=4"],
+        ),
+        ("call.values.bound, self._site.setup.cohort", ["dp.relation=zero_out"], []),
+    ],
+)
+def test_a_check_of_noise_stands_for_the_cohorts_and_neighbours_that_it_was_made_for(
+    size: str, tried: list[str], used: list[str], data: Path
+) -> None:
+    """Noise for all clients where some are drawn, or for the clip norm where that is half of what
+    a neighbour moves, is right where it was tried.
+    """
+    file = noise(data, "CentralGaussian", CENTRAL.replace("SIZE", size).replace("OWN", OWN))
+    assert not told_of(file, *tried)
+    assert "check" not in guarantee(file, *tried)
+    said = guarantee(file, *used)
+    assert f"not checked with these settings: dpfl check {file}" in said
+    again = said.partition(f"dpfl check {file} ")[2].split()  # as it says
+    assert "noise" in told_of(file, *again)
+    assert "FAILED its check" in guarantee(file, *used)
+
+
+@pytest.mark.parametrize(
+    ("base", "body", "check", "why"),
+    [
+        ("LocalGaussian", ONE_STREAM, "noise", "added, have"),
+        (
+            "LocalGaussian",
+            LOCAL.replace("RESULT", "own_values(plain), None"),
+            "marks",
+            "counts as a message",
+        ),
+        (
+            "CentralGaussian",
+            CENTRAL.replace("SIZE", "call.largest, self._site.setup.cohort").replace(
+                "OWN", "own_values(call.values.checked())"
+            ),
+            "marks",
+            "counts as a message",
+        ),
+        (
+            "LocalGaussian",
+            LOCAL.replace("RESULT", "found.own, plain.mean(dim=1)"),
+            "marks",
+            "the mean is of messages",
+        ),
+    ],
+)
+def test_what_a_mechanism_hands_out_besides_is_looked_at(
+    base: str, body: str, check: str, why: str, data: Path
+) -> None:
+    """The noise of two releases that are one, a clean echo that counts as a message, a clean mean
+    of noisy messages.
+    """
+    assert why in told_of(noise(data, base, body))[check]
+
+
+def test_the_mean_of_messages_is_not_given_apart(data: Path) -> None:
+    body = LOCAL.replace("RESULT", "found.own, plain.mean(dim=1)")
+    words = ["mechanism=edge", "algorithm=fedavg", "dp=ldp", "dp.mode=paper", "rounds=1"]
+    file = noise(data, "LocalGaussian", body)
+    (run,) = dpfl.run(*words, "dataset.clients=8", plugins=[file], quiet=True)
+    assert run.status == "failed"
+    assert "the mean is of messages; drop Release(averaged=...)" in run.result["reason"]
+    assert PrivacyError.__name__ not in run.result["reason"]
