@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpfl_cli.config.component import GROUPS, components, registering_from
 from dpfl_cli.config.errors import ConfigError, place_in_plugin, plugin_modules
-from dpfl_cli.config.own_files import HASH_DIGITS, import_own, noted_for
+from dpfl_cli.config.own_files import HASH_DIGITS, import_own, noted_for, revision_of
 
 ENVIRONMENT = "DPFL_PLUGINS"  # files, separated as in PATH; how worker processes get them
 
@@ -65,7 +65,7 @@ def load_plugins(files: Sequence[str], may_be_empty: bool = False) -> None:
     load_components()  # first: what a plugin imports from dpfl is dpfl's, not the plugin's
     for name in chosen:
         module = import_own(name, "--plugin ")
-        revision = "+" + module.__name__.rpartition("_")[2]  # of this file's content
+        revision = "+" + revision_of(module)
         known = (str(one.revision) for group in GROUPS for one in components(group).values())
         if not (may_be_empty or any(one.endswith(revision) for one in known)):
             raise ConfigError(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dpfl_cli as dpfl
+from dpfl_cli.config.component import components
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.simulation.plan import make_plan
@@ -260,6 +261,35 @@ def test_a_check_of_noise_stands_for_the_cohorts_and_neighbours_that_it_was_made
     again = said.partition(f"dpfl check {file} ")[2].split()  # as it says
     assert "noise" in told_of(file, *again)
     assert "FAILED its check" in guarantee(file, *used)
+
+
+@pytest.mark.parametrize("how", ["reads", "finds"])
+def test_what_a_file_reads_as_it_is_imported_is_part_of_its_revision(
+    how: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of other numbers, or of another helper, is none of these."""
+    monkeypatch.syspath_prepend(str(data))
+    scale = {
+        "reads": "float((Path(__file__).parent / 'strength.txt').read_text())",
+        "finds": "importlib.import_module('a_helper').SCALE",
+    }
+    body = """_noisy(self, call, mean, std):
+        return super()._noisy(call, mean, SCALE * std)
+"""
+    file = Path(noise(data, "CentralGaussian", body))
+    code = f"import importlib\nfrom pathlib import Path\nSCALE = {scale[how]}\n"
+    file.write_text(code + file.read_text())
+    said, ids = [], set()
+    for strength in ("1.00", "0.10"):
+        (data / "strength.txt").write_text(strength)
+        (data / "a_helper.py").write_text(f"SCALE = {strength}")
+        if not said:
+            assert not told_of(str(file))
+        said.append(guarantee(str(file)))
+        ids.add(str(components("mechanism")["edge"].revision))
+    assert "check" not in said[0]
+    assert f"not checked: dpfl check {file}" in said[1]
+    assert len(ids) == 2
 
 
 @pytest.mark.parametrize(
