@@ -48,6 +48,7 @@ class Contribution:
       noise: what was added: to every message [R, M, d], or to the mean [R, d].
       seen: whether what counts as a client's own message is what was received of it, or priced as
         such where only means are; None where nothing counts as one.
+      lengths: what the mechanism makes of the replayed release for methods that ask, if it does.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Contribution:
     cohort: Cohort | None
     noise: Tensor
     seen: bool | None = None
+    lengths: list[Tensor] = field(default_factory=list)
 
 
 class Play:
@@ -82,7 +84,7 @@ class Play:
         self.states: list[State] = []
         self._replay = replay
         self._scopes = {entry.name: entry.scope for entry in plans[0].ledger().entries}
-        mechanism = stack.mechanism
+        self._mechanism = mechanism = stack.mechanism
         self._release, self._draw = mechanism.release, mechanism._released
         mechanism.release = self._recorded
         mechanism._released = self._counted
@@ -107,22 +109,24 @@ class Play:
         sensitivity = values.sensitivity(setup.relation)
         each = sensitivity.reshape(len(plain), -1).expand(plain.shape[:2])
         mask = np.ones(len(plain), bool) if charged is None else charged
-        own, seen = found.own, None
-        echoes = own is not None and not is_raw(own)
+        own, seen, echoes = found.own, None, not (found.own is None or is_raw(found.own))
         if found.received.shape == plain.shape:
             noise = found.received - plain
             seen = torch.equal(opened(own), found.received) if echoes else None
         else:
             noise = found.mean - among(cohort, plain).sum(dim=1) / setup.cohort
             seen = self._scopes[name] == "client" if echoes else None
-        self.contributions.append(Contribution(name, plain, each, mask, cohort, noise, seen))
+        self.contributions += [made := Contribution(name, plain, each, mask, cohort, noise, seen)]
         if not self._replay:
             return found
         if echoes:
             own = of_cohort(own_values(_firsts(opened(own))), cohort)
-        return replace(
-            found, received=_firsts(found.received), own=own, averaged=_firsts(found.mean)
-        )
+        same = {"received": _firsts(found.received), "averaged": _firsts(found.mean)}
+        given = replace(found, own=own, **same)
+        ask = self._mechanism.squared_norms  # which dpfl's own make of the release alone
+        if values.is_vector and not ask.__module__.startswith("dpfl_cli."):
+            made.lengths.append(ask(given))
+        return given
 
     def distances(self) -> Tensor:
         """[R] how far a run's contributions are at most from another's, in sensitivities, beyond
@@ -331,6 +335,8 @@ def leaks(play: Play) -> Iterator[Fault]:
             yield "influence", f"the contribution to '{one.name}' of another client or run"
         if not _same(one.sensitivity):
             yield "influence", f"the sensitivity of '{one.name}'"
+        if not all(map(_same, one.lengths)):
+            yield "influence", f"the squared norms of '{one.name}' are of more than was received"
         if one.seen is False:
             yield "marks", f"the echo of '{one.name}' counts as a message that nobody receives"
         noise = one.noise

@@ -214,6 +214,13 @@ ONE_STREAM = """_noisy(self, call, values, std):
         drawn = self._site.streams.normal("noise/mine", *where)
         return values + drawn * per_run(std, values)
 """
+REMEMBERED = """_released(self, call):
+        self._lengths = call.values.checked().square().sum(dim=-1)
+        return super()._released(call)
+
+    def squared_norms(self, release):
+        return self._lengths
+"""
 OWN = "call.values.values"
 
 
@@ -310,6 +317,7 @@ def test_what_a_file_reads_as_it_is_imported_is_part_of_its_revision(
             "marks",
             "counts as a message",
         ),
+        ("LocalGaussian", REMEMBERED, "influence", "squared norms of 'update' are of more"),
         (
             "LocalGaussian",
             LOCAL.replace("RESULT", "found.own, plain.mean(dim=1)"),
@@ -321,8 +329,8 @@ def test_what_a_file_reads_as_it_is_imported_is_part_of_its_revision(
 def test_what_a_mechanism_hands_out_besides_is_looked_at(
     base: str, body: str, check: str, why: str, data: Path
 ) -> None:
-    """The noise of two releases that are one, a clean echo that counts as a message, a clean mean
-    of noisy messages.
+    """The noise of two releases that are one, a clean echo that counts as a message, lengths that
+    are not estimated, a clean mean of noisy messages.
     """
     assert why in told_of(noise(data, base, body))[check]
 
