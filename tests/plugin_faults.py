@@ -251,6 +251,27 @@ MENDS = [
         f"{PERIMETER}::test_whatever_names_the_records_it_is_closed",
     ),
     Fault(
+        "privacy perimeter: a network keeps what it read as its size was asked for",
+        "simulation/plan.py",
+        "    with _noted(model):\n",
+        "    if True:\n",
+        f"{PERIMETER}::test_what_was_read_before_and_is_kept_is_refused_too",
+    ),
+    Fault(
+        "privacy perimeter: a method keeps what it read as it was asked what is not proved",
+        "simulation/plan.py",
+        "    with _noted(plan.algorithm):  # whose",
+        "    if True:  # whose",
+        f"{PERIMETER}::test_what_was_read_before_and_is_kept_is_refused_too",
+    ),
+    Fault(
+        "privacy perimeter: a model keeps what its metrics read",
+        "simulation/stack.py",
+        "closed(self.plan.data_files)(self.objective.metrics)(average)",
+        "self.objective.metrics(average)",
+        f"{PERIMETER}::test_what_was_read_before_and_is_kept_is_refused_too",
+    ),
+    Fault(
         "privacy perimeter: a method opens what it has bounded",
         "privacy/bounded.py",
         "        refuse_outside_releases()\n",

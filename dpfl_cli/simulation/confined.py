@@ -184,14 +184,14 @@ def _parts(value: Any, module: str) -> Iterable[Any]:
 
 def refuse_read(modules: Sequence[str], paths: Sequence[Path]) -> None:
     """A PrivacyError where such a module, or its package, opened one of these files, or one in
-    these folders, when it was imported or its options' defaults were made.
+    these folders, before the run: when it was imported, or asked for defaults or sizes.
     """
     for module in modules:
         parts = {module, module.partition(".")[0]}
         for path in sorted({path for part in parts for path in opened_by.get(part, ())}):
             if _inside(path, [os.path.realpath(one) for one in paths]):
                 raise PrivacyError(
-                    f"{path}: opened when the file of {module} was imported; what it needs of "
+                    f"{path}: opened before the run by the file of {module}; what it needs of "
                     "clients' data comes from `at.objective`, which marks it (a data set or "
                     "partitioner of yours belongs into a file of its own)"
                 )

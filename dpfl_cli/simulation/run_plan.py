@@ -84,6 +84,14 @@ class Choice:
         return {**self.identity(), **self.settings.model_dump()}
 
 
+def modules_of(*parts: Choice) -> list[str]:
+    """The modules of plugins among components, and of a network that a model's settings name."""
+    plugins = [part.target.__module__ for part in parts if part.plugin]
+    models = [part.settings for part in parts if part.component.group == "model"]
+    files = [one.rpartition(":")[0] for settings in models for one in _code_in(settings)]
+    return [*plugins, *(import_own(file, "model.path=").__name__ for file in files)]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything about a run that can be known before it starts. A plan that exists can be run.
@@ -238,10 +246,7 @@ class Plan:
         """The modules of plugins, and of a network of the user's, that compute with clients' data;
         what makes the records and deals them is not among them.
         """
-        parts = self.algorithm, self.model, self.mechanism
-        plugins = [part.target.__module__ for part in parts if part.plugin]
-        files = [one.rpartition(":")[0] for one in _code_in(self.model.settings)]
-        return [*plugins, *(import_own(file, "model.path=").__name__ for file in files)]
+        return modules_of(self.algorithm, self.model, self.mechanism)
 
     @property
     def own_data(self) -> bool:

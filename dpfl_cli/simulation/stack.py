@@ -136,8 +136,9 @@ class Stack:
         self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes
-            for one in distinct:
-                _ = one.dataset.train.features, one.dataset.train.targets
+            parts = [part for one in distinct for part in (one.dataset.train, one.dataset.test)]
+            for records in [part for part in parts if part is not None]:
+                _ = records.features, records.targets
             refuse_read(first.own_modules, first.data_files)
         with closed(first.data_files):
             self.objective = first.model.target(first.model.settings, distinct, index, device)
@@ -339,7 +340,7 @@ class Stack:
         if not due:
             return
         average = self._average()
-        metrics = self.objective.metrics(average)
+        metrics = closed(self.plan.data_files)(self.objective.metrics)(average)
         self.mechanism.verify()
         self.refuse_kept()
         if clash := sorted(plain.keys() & {"round", "epsilon", "delta", "status", *metrics}):

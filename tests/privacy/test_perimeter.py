@@ -118,6 +118,64 @@ def test_whatever_names_the_records_it_is_closed(
     assert "opened by code of yours while it computes" in run.result["reason"]
 
 
+KEPT = """
+import functools
+import os
+
+import numpy as np
+from torch import nn
+
+from dpfl_cli.config.component import component
+from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
+
+@functools.cache
+def scale():
+    if "read" == "{WHAT}":
+        np.load(os.environ["OPENED"])
+    return 1.0
+
+def network():
+    scale()
+    return nn.Linear(3, 2)
+
+@component("model", "edge", revision=1, settings=LinearRegressionSettings)
+class Edge(LinearRegression):
+    def metrics(self, parameters):
+        return {name: value * scale() for name, value in super().metrics(parameters).items()}
+"""
+
+
+@pytest.mark.parametrize("what", ["read", "nothing"])
+@pytest.mark.parametrize("where", ["gaps", "network", "metrics"])
+def test_what_was_read_before_and_is_kept_is_refused_too(
+    where: str, what: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what is asked of a method, or a network made, as a run is planned; or by what its metrics
+    read before the first round.
+    """
+    monkeypatch.setenv("OPENED", str(data / "mine.npz"))
+    own = data / "kept.py"
+    own.write_text(KEPT.replace("{WHAT}", what))
+    words = ["algorithm=fedavg", "model=torch", f"model.path={own}:network"]
+    plugins = []
+    if where == "gaps":
+        keeps = "@staticmethod\n    @functools.cache\n    def gaps(settings, trust, whole):\n"
+        keeps += f"        return [][:{'len(opened())' if what == 'read' else 0}]\n\n"
+        text = Path(edge(data)).read_text().replace("import os", "import functools\nimport os")
+        own.write_text(text.replace("@staticmethod", f"{keeps}    @staticmethod"))
+        words, plugins = ["algorithm=edge", "model=softmax"], [str(own)]
+    elif where == "metrics":
+        words, plugins = ["algorithm=fedavg", "model=edge"], [str(own)]
+        real = np.random.default_rng(0).normal(size=(12, 3))
+        np.savez(data / "mine.npz", features=real, targets=real[:, 0])
+    words += ["dp=cdp", "rounds=1", "dataset=arrays", f"dataset.path={data / 'mine.npz'}"]
+    words += ["partitioner=iid", "partitioner.clients=3"]
+    (run,) = dpfl.run(*words, plugins=plugins, quiet=True)
+    assert run.status == ("done" if what == "nothing" else "failed"), run.result
+    if what == "read":
+        assert f"{data / 'mine.npz'}: opened " in run.result["reason"]
+
+
 def test_a_method_does_not_open_what_it_has_bounded(data: Path) -> None:
     """As a mechanism does, which the guide shows: the plain values have no mark."""
     run = made(data, edge(data, ROUND="bounded_local_update(at, model, self.hyper).checked()"))
