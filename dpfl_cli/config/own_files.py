@@ -36,6 +36,9 @@ opened_by: dict[str, set[str]] = {}
 _read_by: dict[str, dict[Path, bytes]] = {}
 _told: list[Callable[[str], object]] = []  # of files that Python opens
 imports_of: dict[str, list[str]] = {}  # module of a plugin -> those that it imports
+_SYSTEM = tuple(
+    one.rstrip(os.sep) + os.sep for one in (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev")
+)
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
@@ -183,6 +186,12 @@ def told_of_files(tell: Callable[[str], object]) -> Iterator[None]:
 def noted_for(module: str) -> AbstractContextManager[None]:
     """Inside, the files that Python opens are noted as opened by this module of a plugin."""
     return told_of_files(opened_by.setdefault(module, set()).add)
+
+
+def read_by(modules: Iterable[str]) -> list[Path]:
+    """What modules of plugins opened before any run, but for what is the system's, or Python's."""
+    found = {path for module in modules for path in opened_by.get(module, ())}
+    return [Path(path) for path in sorted(found) if not path.startswith(_SYSTEM)]
 
 
 @cache

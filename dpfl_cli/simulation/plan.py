@@ -7,8 +7,8 @@ will have if it completes.
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -35,7 +35,7 @@ from dpfl_cli.simulation.checks import (
 )
 from dpfl_cli.simulation.confined import closed
 from dpfl_cli.simulation.noise import check_calibration, with_noise
-from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Options, Plan, modules_of
+from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Options, Plan, noted
 
 SECTIONS: dict[str, type[Settings]] = {
     "evaluation": EvaluationSettings,
@@ -120,10 +120,11 @@ def _planned(config: Config) -> Plan:
     check_runtime(sections["runtime"], dp)
     check_needs(chosen["algorithm"], chosen["model"])
     data, partitioner, model = (chosen[group] for group in ("dataset", "partitioner", "model"))
-    info = data.target.info(data.settings)
+    with noted(data):
+        info = data.target.info(data.settings)
     clients = partitioner.target.clients(partitioner.settings, info)
     check_participation(sections["participation"], chosen["algorithm"], dp, clients)
-    with _noted(model):
+    with noted(model):
         dimension = model.target.dimension_of(model.settings, info)
     plan = Plan(
         **root.model_dump(),
@@ -137,7 +138,7 @@ def _planned(config: Config) -> Plan:
     with closed(plan.data_files):
         specs = specs_of(plan.algorithm.target, plan.algorithm.settings, plan.setup)
     plan = replace(plan, specs=specs)
-    with _noted(plan.algorithm):  # whose `gaps` are asked for
+    with noted(plan.algorithm):  # whose `gaps` are asked for
         check_releases(plan)
     plan = with_noise(plan)
     try:
@@ -157,17 +158,6 @@ def _planned(config: Config) -> Plan:
             f"dp.max_epsilon={dp.max_epsilon:g}: {why}; add noise (dp.epsilon sets it), or drop it"
         )
     return plan
-
-
-@contextmanager
-def _noted(part: Choice) -> Iterator[None]:
-    """Inside, files that are opened are noted as opened by a plugin's component, or a network that
-    it names: what is kept of them (functools.cache) is not read again while it computes.
-    """
-    with ExitStack() as noting:
-        for module in modules_of(part):
-            noting.enter_context(noted_for(module))
-        yield
 
 
 def specs_of(method: Any, settings: Settings, setup: Setup) -> tuple[ReleaseSpec, ...]:

@@ -3,6 +3,7 @@
 import bisect
 import math
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from dpfl_cli.algorithms.local import BatchSettings, LocalSettings
 from dpfl_cli.config.component import Component, Settings
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.identity import canonical_json, content_id
-from dpfl_cli.config.own_files import import_own, is_code
+from dpfl_cli.config.own_files import import_own, is_code, noted_for, read_by
 from dpfl_cli.config.paths import expanded
 from dpfl_cli.config.schema import (
     DpSettings,
@@ -85,11 +86,25 @@ class Choice:
 
 
 def modules_of(*parts: Choice) -> list[str]:
-    """The modules of plugins among components, and of a network that a model's settings name."""
+    """The modules of plugins among components, and of a network, or a data set, that settings of
+    dpfl's own name.
+    """
     plugins = [part.target.__module__ for part in parts if part.plugin]
-    models = [part.settings for part in parts if part.component.group == "model"]
-    files = [one.rpartition(":")[0] for settings in models for one in _code_in(settings)]
-    return [*plugins, *(import_own(file, "model.path=").__name__ for file in files)]
+    named = [part for part in parts if part.component.group in ("model", "dataset")]
+    files = [one.rpartition(":")[0] for part in named for one in _code_in(part.settings)]
+    return [*plugins, *(import_own(file, "").__name__ for file in files)]
+
+
+@contextmanager
+def noted(part: Choice) -> Iterator[None]:
+    """Inside, files that are opened are noted as opened by a plugin's component, or by what it
+    names: what code keeps of them (functools.cache) is not read again while it computes, and what a
+    data set is read from is closed to others.
+    """
+    with ExitStack() as noting:
+        for module in modules_of(part):
+            noting.enter_context(noted_for(module))
+        yield
 
 
 @dataclass(frozen=True)
@@ -228,18 +243,19 @@ class Plan:
 
         return bisect.bisect_left(range(1, self.rounds + 1), True, key=exceeds)
 
-    @cached_property
+    @property
     def data_files(self) -> list[Path]:
         """Files and folders of data that code of the user's must not open while it computes; none
-        where all code is dpfl's.
+        where all code is dpfl's. Of data of the user's own those that have been read.
         """
         plugins = any(getattr(self, group).plugin for group in CHOSEN)
         if not plugins and not _code_in(self.model.settings):
             return []
         parts = self.dataset.settings, self.partitioner.settings
         given = [one for settings in parts for _, one in settings if isinstance(one, str)]
+        read = read_by(modules_of(self.dataset, self.partitioner))
         # whatever is a text may name a file
-        return [*search_path(), cache_dir(), *map(expanded, given)]
+        return [*search_path(), cache_dir(), *map(expanded, given), *read]
 
     @property
     def own_modules(self) -> list[str]:
@@ -315,7 +331,8 @@ def federation_of(plan: Plan) -> Federation:
     if made is None:
         check_unchanged(plan, "partitioner")
         data, partitioner = plan.dataset, plan.partitioner
-        dataset = data.target.load(data.settings, plan.seed)
+        with noted(data):
+            dataset = data.target.load(data.settings, plan.seed)
         if dataset.info.sha256 != plan.info.sha256:
             raise _changed(plan, "dataset")
         if data.plugin and len(dataset.train) != plan.info.records:  # which a delta is held against

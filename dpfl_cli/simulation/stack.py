@@ -33,7 +33,14 @@ from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
 from dpfl_cli.simulation.confined import PluginMemory, closed, refuse_read
 from dpfl_cli.simulation.member import Member
-from dpfl_cli.simulation.run_plan import Choice, Options, Plan, check_unchanged, federation_of
+from dpfl_cli.simulation.run_plan import (
+    Choice,
+    Options,
+    Plan,
+    check_unchanged,
+    federation_of,
+    noted,
+)
 
 # what the first run's declaration says for all; `per_round` is part of the addresses of noise
 DECLARED = attrgetter(
@@ -129,18 +136,19 @@ class Stack:
         self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
         self.device = device = pick_device(first.runtime.device)
         torch.backends.cudnn.allow_tf32 = False  # float32 is float32 in convolutions too
-        with closed(first.data_files):
-            self.algorithm = first.algorithm.target(
-                stacked([plan.algorithm.settings for plan in plans], device)
-            )
         self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes
             parts = [part for one in distinct for part in (one.dataset.train, one.dataset.test)]
-            for records in [part for part in parts if part is not None]:
-                _ = records.features, records.targets
+            with noted(first.dataset):
+                for records in [part for part in parts if part is not None]:
+                    _ = records.features, records.targets
             refuse_read(first.own_modules, first.data_files)
-        with closed(first.data_files):
+        self._files = first.data_files
+        with closed(self._files):
+            self.algorithm = first.algorithm.target(
+                stacked([plan.algorithm.settings for plan in plans], device)
+            )
             self.objective = first.model.target(first.model.settings, distinct, index, device)
         check_unchanged(first, "model")
         files = [one.target.__module__ for one in (first.algorithm, first.model) if one.plugin]
@@ -163,7 +171,7 @@ class Stack:
             ledger=self.ledger,
             sound=first.dp.mode == "sound",
         )
-        with closed(first.data_files):
+        with closed(self._files):
             chosen = [plan.mechanism.settings for plan in plans]
             self.mechanism = first.mechanism.target(chosen, site)
         self.method_streams = self.mechanism.streams()
@@ -231,8 +239,7 @@ class Stack:
         self.recent = [*self.recent[1:], self.state.server["model"]]
         found: Tensors = {}
         if shown:
-            files = self.plan.data_files
-            found = closed(files)(diagnostics)() if callable(diagnostics) else diagnostics
+            found = closed(self._files)(diagnostics)() if callable(diagnostics) else diagnostics
             self._wait()
         self._computing += time.perf_counter() - began
         return found
@@ -264,7 +271,7 @@ class Stack:
         refusal, which may tell of the data.
         """
         raised = DpflError.raised
-        files = self.plan.data_files
+        files = self._files
         made = closed(files)(compute)() if files else compute()
         method = type(self.algorithm).__name__
         if DpflError.raised != raised:
@@ -340,7 +347,7 @@ class Stack:
         if not due:
             return
         average = self._average()
-        metrics = closed(self.plan.data_files)(self.objective.metrics)(average)
+        metrics = closed(self._files)(self.objective.metrics)(average)
         self.mechanism.verify()
         self.refuse_kept()
         if clash := sorted(plain.keys() & {"round", "epsilon", "delta", "status", *metrics}):

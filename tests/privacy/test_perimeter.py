@@ -118,6 +118,56 @@ def test_whatever_names_the_records_it_is_closed(
     assert "opened by code of yours while it computes" in run.result["reason"]
 
 
+READ = """
+import os
+import numpy as np
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+
+def table():
+    return dict(np.load(os.environ["OPENED"]))
+
+class Items:
+    def __init__(self):
+        self.table = table()
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, number):
+        return self.table["features"][number], self.table["targets"][number]
+
+@component("dataset", "edge", revision=1, settings=Settings)
+class Edge:
+    @staticmethod
+    def info(settings):
+        return DatasetInfo("edge", "real", "", (3,), 2, 12)
+
+    @classmethod
+    def load(cls, settings, seed):
+        parts = ("features", "targets")
+        return Dataset(cls.info(settings), Records(*(lambda p=p: table()[p] for p in parts)), None)
+"""
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("plugin", [True, False])
+def test_what_a_data_set_of_ones_own_is_read_from_is_closed(
+    plugin: bool, reads: bool, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no option says which file that is: as a plugin, which reads late, or as a Dataset."""
+    monkeypatch.setenv("OPENED", str(data / "mine.npz"))
+    source = data / "source.py"
+    source.write_text(READ)
+    names = ["dataset=edge"] if plugin else ["dataset=arrays", f"dataset.path={source}:Items"]
+    words = ["algorithm=edge", "dp=cdp", "rounds=1", "model=softmax", *names]
+    words += ["partitioner=iid", "partitioner.clients=3"]
+    plugins = [edge(data, ROUND="opened()" if reads else "pass"), *[str(source)] * plugin]
+    (run,) = dpfl.run(*words, plugins=plugins, quiet=True)
+    assert run.status == ("failed" if reads else "done")
+    assert ("opened by code of yours while" in run.result.get("reason", "")) == reads
+
+
 KEPT = """
 import functools
 import os
