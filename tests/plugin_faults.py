@@ -335,6 +335,13 @@ MENDS = [
         f"{PERIMETER}::test_what_a_file_reads_as_it_is_imported_is_part_of_its_revision",
     ),
     Fault(
+        "privacy perimeter: what failed its check later is priced as proved",
+        "cli/tables.py",
+        'is_claimed(one.result["privacy"]) or failed_since(one) for',
+        'is_claimed(one.result["privacy"]) for',
+        f"{PERIMETER}::test_an_epsilon_is_claimed_once_its_method_has_failed_its_check",
+    ),
+    Fault(
         "privacy perimeter: two releases have one noise",
         "simulation/noise_tests.py",
         "if draws.shape == more.shape:",

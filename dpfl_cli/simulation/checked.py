@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # commands that only look import this file, and no torch
     from dpfl_cli.simulation.run_plan import Choice, Options, Plan
 
 UNMEASURED, NOT_REACHED = "not measured", "not reached"  # as the result of a check
+FAILED = "FAILED (in one way of running it at least)"
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
 # methods, and how they protect, that try a model: those that need what it provides, and gradients
 USERS = {
@@ -81,10 +82,15 @@ def checks_since(record: RunRecord) -> list[str]:
         known = _noted(group, config[group])
         since = f"{group}={config[group]['name']}: dpfl check of the file as it was has"
         if not all(map(passed, known.values())):
-            lines.append(f"{since} FAILED (in one way of running it at least)")
+            lines.append(f"{since} {FAILED}")
         elif known and "not checked" in record.result["privacy"]["guarantee"]:
             lines.append(f"{since} passed since; the same dpfl run says whether for its settings")
     return lines
+
+
+def failed_since(record: RunRecord) -> bool:
+    """Whether a finished run's plugin failed its check, whatever its guarantee said before."""
+    return any(line.endswith(FAILED) for line in checks_since(record))
 
 
 def unchecked(plan: Plan) -> str | None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dpfl_cli as dpfl
+from dpfl_cli.cli.main import main
 from dpfl_cli.config.component import components
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import PrivacyError
@@ -451,3 +452,20 @@ def test_the_mean_of_messages_is_not_given_apart(data: Path) -> None:
     assert run.status == "failed"
     assert "the mean is of messages; drop Release(averaged=...)" in run.result["reason"]
     assert PrivacyError.__name__ not in run.result["reason"]
+
+
+def test_an_epsilon_is_claimed_once_its_method_has_failed_its_check(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run was made, and its guarantee written, before."""
+    leak = "model = model + opened(bounded_local_update(at, model, self.hyper).values).mean(1)"
+    file = Path(edge(data, ROUND=leak))
+    code = file.read_text().replace("def opened():", "def opened_file():")
+    file.write_text(f"from dpfl_cli.privacy.client_values import opened\n{code}")
+    words = ["algorithm=edge", "dp=cdp", "rounds=1", "dataset.clients=8", "dataset.dimension=3"]
+    (run,) = dpfl.run(*words, plugins=[str(file)], quiet=True)
+    assert not dpfl.account(run)["claimed"].any()
+    assert "influence" in told_of(str(file))
+    assert dpfl.account(run)["claimed"].all()
+    assert main(["account", run.id]) == 0
+    assert "(claimed)" in capsys.readouterr().out
