@@ -342,6 +342,13 @@ MENDS = [
         f"{PERIMETER}::test_an_epsilon_is_claimed_once_its_method_has_failed_its_check",
     ),
     Fault(
+        "privacy perimeter: noise of a plugin's messages counts as independent",
+        "simulation/results.py",
+        "own = plan.algorithm.plugin or plan.mechanism.plugin\n",
+        "own = plan.algorithm.plugin\n",
+        f"{PERIMETER}::test_nobody_says_what_a_mean_of_messages_hides_whose_noise_may_be_one",
+    ),
+    Fault(
         "privacy perimeter: two releases have one noise",
         "simulation/noise_tests.py",
         "if draws.shape == more.shape:",

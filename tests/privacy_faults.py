@@ -467,8 +467,8 @@ MENDS = [
     Fault(
         "privacy reports: the mean alone of a plugin's messages",
         "simulation/results.py",
-        " and not plan.algorithm.plugin\n",
-        "\n",
+        "own = plan.algorithm.plugin or plan.mechanism.plugin\n",
+        "own = plan.mechanism.plugin\n",
         "privacy/test_nominal.py::test_central_runs_agree_with_the_mean_alone",
     ),
     Fault(

@@ -135,8 +135,10 @@ def privacy_report(
     report |= paper_price(plan, ledger)
     priced = ledger, plan.clients, accountant, delta
     # of a method that needs nothing but means: others make of messages what their next ones show;
-    # and whose clients' contributions have one bound, which a plugin's need not
-    means = "secure_aggregation" in plan.algorithm.target.trusts and not plan.algorithm.plugin
+    # and whose clients' contributions have one bound, which a plugin's need not, nor need the noise
+    # of its messages be independent
+    own = plan.algorithm.plugin or plan.mechanism.plugin
+    means = "secure_aggregation" in plan.algorithm.target.trusts and not own
     if trust == "local" and means and (seen := central(*priced)) is not None:
         report["epsilon_central"] = {"reading": _reading(plan), **seen}
     if trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:

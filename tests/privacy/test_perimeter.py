@@ -444,6 +444,26 @@ def test_what_a_mechanism_hands_out_besides_is_looked_at(
     assert why in told_of(noise(data, base, body))[check]
 
 
+COMMON = """_noisy(self, call, values, std):
+        where = call.address, None, values.shape[2], values.dtype, values.device
+        drawn = self._site.streams.normal(f"noise/{call.spec.name}", *where).unsqueeze(1)
+        turn = (-1.0) ** torch.arange(values.shape[1], dtype=values.dtype)
+        return values + drawn * turn.reshape(1, -1, 1) * per_run(std, values)
+"""
+
+
+def test_nobody_says_what_a_mean_of_messages_hides_whose_noise_may_be_one(data: Path) -> None:
+    """Noise in pairs that are opposite: every message has all that is priced, and their mean none
+    of it.
+    """
+    file = Path(noise(data, "LocalGaussian", COMMON))
+    file.write_text("import torch\n" + file.read_text())
+    words = ["algorithm=fedavg", "dp=ldp", "dp.mode=paper", "rounds=1", "dataset.clients=8"]
+    for mechanism, said in (("edge", False), ("local_gaussian", True)):
+        (run,) = dpfl.run(*words, f"mechanism={mechanism}", plugins=[str(file)], quiet=True)
+        assert ("epsilon_central" in run.result["privacy"]) == said
+
+
 def test_the_mean_of_messages_is_not_given_apart(data: Path) -> None:
     body = LOCAL.replace("RESULT", "found.own, plain.mean(dim=1)")
     words = ["mechanism=edge", "algorithm=fedavg", "dp=ldp", "dp.mode=paper", "rounds=1"]
