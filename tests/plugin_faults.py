@@ -349,6 +349,13 @@ MENDS = [
         f"{PERIMETER}::test_nobody_says_what_a_mean_of_messages_hides_whose_noise_may_be_one",
     ),
     Fault(
+        "privacy perimeter: a check of one round counts",
+        "cli/check.py",
+        "small = plan.rounds < ROUNDS or plan.clients < 2",
+        "small = False",
+        f"{PERIMETER}::test_a_check_in_which_little_can_show_is_not_remembered",
+    ),
+    Fault(
         "privacy perimeter: two releases have one noise",
         "simulation/noise_tests.py",
         "if draws.shape == more.shape:",

@@ -379,6 +379,24 @@ def test_a_check_of_noise_stands_for_the_cohorts_and_neighbours_that_it_was_made
     assert "FAILED its check" in guarantee(file, *used)
 
 
+@pytest.mark.parametrize("few", ["rounds=1", "partitioner.clients=1"])
+def test_a_check_in_which_little_can_show_is_not_remembered(few: str, data: Path) -> None:
+    """As of noise that is the same in every round."""
+    body = """_noisy(self, call, mean, std):
+        return super()._noisy(call._replace(address=0 * call.address), mean, std)
+"""
+    file = noise(data, "CentralGaussian", body)
+    one = few == "rounds=1"
+    assert ("noise" in told_of(file, few)) != one
+    if one:
+        assert f"not checked: dpfl check {file}" in guarantee(file)
+    own = edge(data)
+    assert not told_of(own, few)
+    load_plugins([own])
+    plan = make_plan(compose_config(["algorithm=edge", "dp=cdp", "dataset.clients=8"]))
+    assert "not checked" in str(privacy_report(plan, plan.ledger())["guarantee"])
+
+
 @pytest.mark.parametrize("how", ["reads", "finds"])
 def test_what_a_file_reads_as_it_is_imported_is_part_of_its_revision(
     how: str, data: Path, monkeypatch: pytest.MonkeyPatch
