@@ -197,7 +197,7 @@ MENDS = [
     Fault(
         "privacy plugin: a method keeps clients' values from run to run",
         "simulation/confined.py",
-        "            refuse_kept(self._method, self._given)\n",
+        "            refuse_kept(made, given)\n",
         "            pass\n",
         f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
     ),
@@ -354,6 +354,13 @@ MENDS = [
         "small = plan.rounds < ROUNDS or plan.clients < 2",
         "small = False",
         f"{PERIMETER}::test_a_check_in_which_little_can_show_is_not_remembered",
+    ),
+    Fault(
+        "privacy perimeter: a mechanism counts its releases, and begins anew after an interrupt",
+        "simulation/stack.py",
+        "PluginMemory([which for one, which in made if one.plugin], files)",
+        "PluginMemory([self.algorithm] * first.algorithm.plugin, [])",
+        f"{PERIMETER}::test_a_mechanism_does_not_count_its_releases",
     ),
     Fault(
         "privacy perimeter: two releases have one noise",

@@ -151,8 +151,6 @@ class Stack:
             )
             self.objective = first.model.target(first.model.settings, distinct, index, device)
         check_unchanged(first, "model")
-        files = [one.target.__module__ for one in (first.algorithm, first.model) if one.plugin]
-        self._memory = PluginMemory(self.algorithm if first.algorithm.plugin else None, files)
         self.clients_view = ClientSide(self.objective, first.dp.unit)
         if first.dp.unit == "record" and first.dp.trust != "none" and not self.objective.held.all():
             raise ConfigError(
@@ -174,6 +172,9 @@ class Stack:
         with closed(self._files):
             chosen = [plan.mechanism.settings for plan in plans]
             self.mechanism = first.mechanism.target(chosen, site)
+        made = (first.algorithm, self.algorithm), (first.mechanism, self.mechanism)
+        files = [one.target.__module__ for one, _ in (*made, (first.model, None)) if one.plugin]
+        self._memory = PluginMemory([which for one, which in made if one.plugin], files)
         self.method_streams = self.mechanism.streams()
         self._begin()
         states = [member.state for member in members if member.state is not None]

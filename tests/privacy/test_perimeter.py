@@ -323,12 +323,17 @@ ONE_STREAM = """_noisy(self, call, values, std):
         drawn = self._site.streams.normal("noise/mine", *where)
         return values + drawn * per_run(std, values)
 """
-REMEMBERED = """_released(self, call):
+REMEMBERED = """__init__(self, *given):
+        super().__init__(*given)
+        self._lengths = None
+
+    def _released(self, call):
         self._lengths = call.values.checked().square().sum(dim=-1)
         return super()._released(call)
 
     def squared_norms(self, release):
-        return self._lengths
+        found, self._lengths = self._lengths, None
+        return found
 """
 OWN = "call.values.values"
 
@@ -480,6 +485,29 @@ def test_nobody_says_what_a_mean_of_messages_hides_whose_noise_may_be_one(data: 
     for mechanism, said in (("edge", False), ("local_gaussian", True)):
         (run,) = dpfl.run(*words, f"mechanism={mechanism}", plugins=[str(file)], quiet=True)
         assert ("epsilon_central" in run.result["privacy"]) == said
+
+
+@pytest.mark.parametrize("where", ["own", "file"])
+def test_a_mechanism_does_not_count_its_releases(where: str, data: Path) -> None:
+    """After an interrupt, or where another run of a grid ends, it would begin anew, and draw the
+    noise of the first rounds again.
+    """
+    count = {
+        "own": "self.made = number = getattr(self, 'made', 0) + 1",
+        "file": "MADE.append(number := len(MADE) + 1)",
+    }
+    body = f"""_noisy(self, call, mean, std):
+        {count[where]}
+        still = call._replace(address=0 * call.address + number)
+        return super()._noisy(still, mean, std)
+"""
+    file = Path(noise(data, "CentralGaussian", body))
+    file.write_text("MADE = []\n" + file.read_text())
+    words = ["mechanism=edge", "algorithm=fedavg", "dp=cdp", "dp.mode=paper", "rounds=2"]
+    (run,) = dpfl.run(*words, "dataset.clients=8", plugins=[str(file)], quiet=True)
+    assert run.status == "failed"
+    said = "keeps self.made from round to round" if where == "own" else "MADE changed while runs"
+    assert said in run.result["reason"]
 
 
 def test_the_mean_of_messages_is_not_given_apart(data: Path) -> None:
