@@ -176,7 +176,7 @@ MENDS = [
     Fault(
         "privacy plugin: a method reads the data from their file",
         "simulation/stack.py",
-        "closed(files)(compute)() if files else compute()",
+        "confined(self._files, compute)()",
         "compute()",
         f"{PLUGINS}::test_a_method_that_opens_the_data_itself_ends_the_run",
     ),
@@ -225,7 +225,7 @@ MENDS = [
     Fault(
         "privacy perimeter: a diagnostic reads the data",
         "simulation/stack.py",
-        "closed(self._files)(diagnostics)() if",
+        "confined(self._files, diagnostics)() if",
         "diagnostics() if",
         f"{PERIMETER}::test_wherever_a_method_opens_the_records_it_ends_the_run",
     ),
@@ -281,7 +281,7 @@ MENDS = [
     Fault(
         "privacy perimeter: a model keeps what its metrics read",
         "simulation/stack.py",
-        "closed(self._files)(self.objective.metrics)(average)",
+        "confined(self._files, self.objective.metrics)(average)",
         "self.objective.metrics(average)",
         f"{PERIMETER}::test_what_was_read_before_and_is_kept_is_refused_too",
     ),

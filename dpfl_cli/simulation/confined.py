@@ -11,13 +11,13 @@ import inspect
 import os
 import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from enum import EnumType
 from functools import cached_property, partial
 from pathlib import Path
 from types import CellType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.config.errors import PrivacyError, plugin_modules
@@ -28,6 +28,8 @@ from dpfl_cli.privacy.client_values import KEPT_STATE, Unreleased
 from dpfl_cli.privacy.mechanism import Mechanism
 from dpfl_cli.privacy.releases import Release
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _HOLDERS = (
     list,
     tuple,
@@ -226,6 +228,11 @@ def closed(paths: Sequence[Path]) -> Iterator[None]:
             yield
     finally:
         _closed = before
+
+
+def confined(paths: Sequence[Path], compute: Callable[P, T]) -> Callable[P, T]:
+    """Code of a user's that computes with these files closed; dpfl's own, of none, as it is."""
+    return closed(paths)(compute) if paths else compute
 
 
 def _refuse(path: str) -> None:

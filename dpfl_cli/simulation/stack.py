@@ -31,7 +31,7 @@ from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
-from dpfl_cli.simulation.confined import PluginMemory, closed, refuse_read
+from dpfl_cli.simulation.confined import PluginMemory, closed, confined, refuse_read
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import (
     Choice,
@@ -240,7 +240,7 @@ class Stack:
         self.recent = [*self.recent[1:], self.state.server["model"]]
         found: Tensors = {}
         if shown:
-            found = closed(self._files)(diagnostics)() if callable(diagnostics) else diagnostics
+            found = confined(self._files, diagnostics)() if callable(diagnostics) else diagnostics
             self._wait()
         self._computing += time.perf_counter() - began
         return found
@@ -272,8 +272,7 @@ class Stack:
         refusal, which may tell of the data.
         """
         raised = DpflError.raised
-        files = self._files
-        made = closed(files)(compute)() if files else compute()
+        made = confined(self._files, compute)()
         method = type(self.algorithm).__name__
         if DpflError.raised != raised:
             raise PrivacyError(
@@ -348,7 +347,7 @@ class Stack:
         if not due:
             return
         average = self._average()
-        metrics = closed(self._files)(self.objective.metrics)(average)
+        metrics = confined(self._files, self.objective.metrics)(average)
         self.mechanism.verify()
         self.refuse_kept()
         if clash := sorted(plain.keys() & {"round", "epsilon", "delta", "status", *metrics}):
