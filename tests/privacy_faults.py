@@ -481,8 +481,8 @@ MENDS = [
     Fault(
         "privacy reports: the mean alone of a plugin's messages",
         "simulation/results.py",
-        " and not plan.algorithm.plugin\n",
-        "\n",
+        "own = plan.algorithm.plugin or plan.mechanism.plugin\n",
+        "own = plan.mechanism.plugin\n",
         "privacy/test_nominal.py::test_central_runs_agree_with_the_mean_alone",
     ),
     Fault(
@@ -543,14 +543,14 @@ MENDS = [
     ),
     Fault(
         "privacy checks: noise need not be Gaussian",
-        "simulation/conformance.py",
+        "simulation/noise_tests.py",
         'kstest(draws.flatten().numpy(), "norm").pvalue < UNLIKELY',
         "False",
         f"{CHECKS}::test_noise_that_only_looks_as_priced_is_found",
     ),
     Fault(
         "privacy checks: coordinates may share their noise",
-        "simulation/conformance.py",
+        "simulation/noise_tests.py",
         "for axis in (0, 2, 3) if",
         "for axis in (0, 2) if",
         f"{CHECKS}::test_noise_that_only_looks_as_priced_is_found",

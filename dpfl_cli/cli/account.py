@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dpfl_cli.cli.pricing import distinct, prices_of, release_line
 from dpfl_cli.cli.selection import own_store
-from dpfl_cli.cli.tables import collusion_text, is_claimed, is_nominal, print_table, wide_console
+from dpfl_cli.cli.tables import collusion_text, is_nominal, print_table, some_claimed, wide_console
 from dpfl_cli.privacy.nominal import epsilon_number
 from dpfl_cli.simulation.checked import checks_since
 from dpfl_cli.simulation.store import LARGE_DELTA, RunRecord, delta_warning
@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
     records = distinct(map(own_store().match, args.runs))
     for some in [records] if args.together else [[one] for one in records]:
         privacy = some[0].result["privacy"]
-        claimed = " (claimed)" * any(is_claimed(one.result["privacy"]) for one in some)
+        claimed = " (claimed)" * some_claimed(some)
         prices = prices_of(some, args.delta)
         rows = []
         for priced in prices:

@@ -37,7 +37,7 @@ from dpfl_cli.cli.selection import (
     settings_of,
     varying,
 )
-from dpfl_cli.cli.tables import is_claimed, privacy_of
+from dpfl_cli.cli.tables import privacy_of, some_claimed
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
 from dpfl_cli.config.errors import alternatives, nearest
@@ -187,7 +187,7 @@ def account(run: Run | str | Sequence[Run | str], delta: float | None = None) ->
     """
     runs = [run] if isinstance(run, Run | str) else run
     records = [_found(one) for one in runs]
-    claimed = any(is_claimed(one.result["privacy"]) for one in records)
+    claimed = some_claimed(records)
     return pd.DataFrame([asdict(one) | {"claimed": claimed} for one in prices_of(records, delta)])
 
 

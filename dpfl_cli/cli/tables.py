@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from dpfl_cli.cli.columns import aligned
 from dpfl_cli.cli.selection import CHOICES, cell_of, repetitions, settings_of, short_names, varying
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN, epsilon_number
-from dpfl_cli.simulation.checked import checks_since
+from dpfl_cli.simulation.checked import checks_since, failed_since
 from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, MODEL, RunRecord
 
 # What is said once where it is equal for all runs.
@@ -88,6 +88,11 @@ def is_nominal(privacy: Report) -> bool:
 def is_claimed(privacy: Report) -> bool:
     """Whether the epsilon of a report is as a paper claims it, and not proved."""
     return privacy["epsilon"] is not None and privacy["guarantee"].startswith(CLAIMED)
+
+
+def some_claimed(records: Iterable[RunRecord]) -> bool:
+    """Whether the epsilon of one of some runs is only claimed, or its plugin failed its check."""
+    return any(is_claimed(one.result["privacy"]) or failed_since(one) for one in records)
 
 
 def epsilon_remark(privacy: Report) -> str:

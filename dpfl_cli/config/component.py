@@ -13,7 +13,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -186,6 +186,15 @@ def registering_from(origin: str, revision: str) -> Iterator[None]:
         yield
     finally:
         _origin = before
+
+
+def revise(content: str, other: str) -> None:
+    """Gives what a plugin of this content hash has registered another one."""
+    for known in _registry.values():
+        for name, one in known.items():
+            number, _, own = str(one.revision).partition("+")
+            if own == content:
+                known[name] = replace(one, revision=f"{number}+{other}")
 
 
 def components(group: str) -> dict[str, Component]:

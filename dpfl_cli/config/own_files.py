@@ -9,8 +9,9 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from importlib.machinery import PathFinder
 from itertools import chain
@@ -21,16 +22,23 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field
 
-from dpfl_cli.config.component import Settings, registering_from
+from dpfl_cli.config.component import Settings, registering_from, revise
 from dpfl_cli.config.errors import ConfigError, nearest, place_in_plugin, plugin_modules
 from dpfl_cli.config.paths import expanded
 
 HASH_DIGITS = 12
 MOST_VALUES = 10**4  # of a config file, with what its aliases repeat
 _contents: dict[str, list[bytes]] = {}  # of modules that plugins import, as they were then
-opened_by: dict[str, set[str]] = {}  # module of a plugin -> files that it opened as it was imported
+# module of a plugin -> files that it opened before any run, as it was imported or its defaults made
+opened_by: dict[str, set[str]] = {}
+# module of a plugin -> files beside it, none of those that it imports, that it read as it was
+# imported, as they were then; their content joins that of the code
+_read_by: dict[str, dict[Path, bytes]] = {}
 _told: list[Callable[[str], object]] = []  # of files that Python opens
 imports_of: dict[str, list[str]] = {}  # module of a plugin -> those that it imports
+_SYSTEM = tuple(
+    one.rstrip(os.sep) + os.sep for one in (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev")
+)
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
@@ -85,7 +93,9 @@ def content_of(path: str) -> str:
     content = read_own(file, "")
     if code is None:
         return hashlib.sha256(content).hexdigest()
-    return f"{_sha256(content, imported(content, expanded(file).parent))}:{code['name']}"
+    digest = _sha256(content, imported(content, expanded(file).parent))
+    read = _read_by.get(_module_name(expanded(file), digest))  # of one that was imported
+    return f"{joined(digest, read) if read else digest}:{code['name']}"
 
 
 def read_own(path: str, option: str) -> bytes:
@@ -173,6 +183,17 @@ def told_of_files(tell: Callable[[str], object]) -> Iterator[None]:
         _told.remove(tell)
 
 
+def noted_for(module: str) -> AbstractContextManager[None]:
+    """Inside, the files that Python opens are noted as opened by this module of a plugin."""
+    return told_of_files(opened_by.setdefault(module, set()).add)
+
+
+def read_by(modules: Iterable[str]) -> list[Path]:
+    """What modules of plugins opened before any run, but for what is the system's, or Python's."""
+    found = {path for module in modules for path in opened_by.get(module, ())}
+    return [Path(path) for path in sorted(found) if not path.startswith(_SYSTEM)]
+
+
 @cache
 def _watch() -> None:
     def note(event: str, details: tuple[Any, ...]) -> None:
@@ -184,6 +205,10 @@ def _watch() -> None:
     sys.addaudithook(note)
 
 
+def _module_name(file: Path, digest: str) -> str:
+    return f"dpfl_plugin_{file.stem}_{digest[:HASH_DIGITS]}"
+
+
 def import_own(path: str, option: str) -> ModuleType:
     """Imports a Python file, once for each content; components that it registers are its own.
 
@@ -192,11 +217,15 @@ def import_own(path: str, option: str) -> ModuleType:
     """
     content = read_own(path, option)
     beside = imported(content, expanded(path).parent)
-    revision = _sha256(content, beside)[:HASH_DIGITS]
     file = expanded(path)
-    name = f"dpfl_plugin_{file.stem}_{revision}"
-    if name in sys.modules:
+    name = _module_name(file, _sha256(content, beside))
+    revision = name.rpartition("_")[2]
+    known = _read_by.get(name, {})
+    if name in sys.modules and all(_as_it_was(*one) for one in known.items()):
         return sys.modules[name]
+    for late, one in [*sys.modules.items()]:  # what it found by another way than an import
+        if str(getattr(one, "__file__", None)) in map(str, known):
+            del sys.modules[late]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None:
         raise ConfigError(f"{option}{path}: not a Python file")
@@ -204,9 +233,10 @@ def import_own(path: str, option: str) -> ModuleType:
     _read_again(beside)
     imports_of[name] = [*beside]
     plugin_modules.add(name)
+    opened, began = set[str](), time.time_ns()
     try:
-        opened = opened_by.setdefault(name, set())
-        with registering_from(str(Path(path)), revision), told_of_files(opened.add):
+        told = noted_for(name), told_of_files(opened.add)
+        with registering_from(str(Path(path)), revision), told[0], told[1]:
             # never bytecode that Python kept, maybe of another file of the same size and second
             exec(compile(content, str(file), "exec"), vars(module))
     except BaseException as error:
@@ -218,7 +248,47 @@ def import_own(path: str, option: str) -> ModuleType:
         if lacking and any(file.parent.glob(f"{lacking}*")):
             text += f"; to import what lies beside it write PYTHONPATH={file.parent} before dpfl"
         raise ConfigError(f"{option}{path}: {text}") from error
+    own = {file, *chain(*beside.values())}
+    read = _read_by[name] = _read_beside(opened, file.parent, own, began)
+    if read:
+        revise(revision, joined(revision, read)[:HASH_DIGITS])
     return module
+
+
+def revision_of(module: ModuleType) -> str:
+    """The content hash of what a file that was imported has registered."""
+    name = module.__name__
+    own, read = name.rpartition("_")[2], _read_by.get(name)
+    return joined(own, read)[:HASH_DIGITS] if read else own
+
+
+def joined(digest: str, read: Mapping[Path, bytes]) -> str:
+    """The hash of code, and of files that it read."""
+    return hashlib.sha256(b"".join([digest.encode(), *read.values()])).hexdigest()
+
+
+def _read_beside(
+    opened: Iterable[str], folder: Path, own: Iterable[Path], began: int
+) -> dict[Path, bytes]:
+    """Those of the files that were opened that lie in a folder, and what is in them; none that were
+    written since then [ns], are hidden, or belong to what is installed.
+    """
+    home, found = folder.resolve(), dict[Path, bytes]()
+    known = {path.resolve() for path in own}
+    for name in sorted(opened):
+        path = Path(importlib.util.source_from_cache(name) if "__pycache__" in name else name)
+        if path in known or not path.is_relative_to(home) or not path.is_file():
+            continue
+        within = path.relative_to(home).parts
+        installed = {"site-packages", "dist-packages"} & {*within}
+        hidden = any(part.startswith(".") for part in within)
+        if not installed and not hidden and path.stat().st_mtime_ns < began:
+            found[path] = path.read_bytes()
+    return found
+
+
+def _as_it_was(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == content
 
 
 def own_object(given: str | None, option: str, example: str) -> Any:

@@ -9,6 +9,7 @@ ascending order, so that -1, 0 or 1 (of 1 and 2) is class 0 and +1, 1 or 2 is cl
 different seeds solve the same problem.
 """
 
+import filecmp
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from dpfl_cli.data.loading import (
     fraction_of,
     lazy_records,
     locate,
+    logger,
     own_paths,
     read_uncompressed,
     stream_generator,
@@ -240,7 +242,10 @@ class LibsvmDataset(Kept):
         )
         train, test = lazy_records(lambda: _records(read(), dimension, held, settings))
         tests = test if held or paths[1:] else None
-        return Dataset(info, train, tests, tests_held=held > 0)
+        trained = len(paths) > 1 and filecmp.cmp(paths[0], paths[1], shallow=False)
+        if trained:
+            logger.warning("%s has the records of %s: metrics are of what was trained on", *paths)
+        return Dataset(info, train, tests, tests_held=held > 0 or trained)
 
 
 @component("dataset", "libsvm", LibsvmSettings)
@@ -252,7 +257,8 @@ class Libsvm(LibsvmDataset):
         """And what is taken from the file: its labels, the number of features."""
         taken = ["number of features (largest index of the file)"] * (settings.dimension is None)
         classes = "which labels there are, and so which class each of them is"
-        return [classes, *taken, *LibsvmDataset.not_covered(settings)]
+        tested = ["records of dataset.test_path, which count as public"] * bool(settings.test_path)
+        return [classes, *taken, *tested, *LibsvmDataset.not_covered(settings)]
 
     @classmethod
     def content(cls, settings: Any) -> VerifiedFiles:

@@ -24,6 +24,7 @@ from dpfl_cli.privacy.client_values import (
     diagnostic,
     of_cohort,
     opened,
+    refuse_outside_releases,
     versions,
 )
 from dpfl_cli.privacy.draws import Batch, Cohort
@@ -120,6 +121,7 @@ class Bounded:
 
     def checked(self) -> Tensor:
         """The plain values, for a mechanism, after `check`."""
+        refuse_outside_releases()
         self.check()
         return opened(self.values)
 

@@ -24,6 +24,7 @@ algorithms), and tests attack the mechanisms besides.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError, plugin_modules
 from dpfl_cli.privacy.separation import PUBLIC, RULES, Function, Given, Mixing, parts
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _WRITES = """
 __setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imod__ __ipow__
 __iand__ __ior__ __ixor__
 """
+RELEASING = ("dpfl_cli.privacy.mechanism", "release")  # who asks a mechanism to open values
 KEPT_STATE = "what a client keeps from round to round is in State.clients"
 V = TypeVar("V")
 READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
@@ -323,6 +325,21 @@ def refuse_watchers() -> None:
             "functionalize, inference_mode, torch.device as a context, saved-tensor hooks, "
             "tracing): their mark would be lost, or a change in place not be seen; compute with "
             "them as they are"
+        )
+
+
+def refuse_outside_releases() -> None:
+    """Refuses a plugin's code that would open bounded values itself, but for its mechanism, which a
+    release asks to.
+    """
+    frame = sys._getframe(2) if plugin_modules else None
+    own = frame and str(frame.f_globals.get("__name__")).partition(".")[0] in plugin_modules
+    while own and frame and (frame.f_globals.get("__name__"), frame.f_code.co_name) != RELEASING:
+        frame = frame.f_back
+    if own and frame is None:
+        raise PrivacyError(
+            "bounded values opened by a method: they are a mechanism's to open, as it releases "
+            "them; take what a release gives, such as its .mean"
         )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # commands that only look import this file, and no torch
     from dpfl_cli.simulation.run_plan import Choice, Options, Plan
 
 UNMEASURED, NOT_REACHED = "not measured", "not reached"  # as the result of a check
+FAILED = "FAILED (in one way of running it at least)"
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
 # methods, and how they protect, that try a model: those that need what it provides, and gradients
 USERS = {
@@ -81,10 +82,15 @@ def checks_since(record: RunRecord) -> list[str]:
         known = _noted(group, config[group])
         since = f"{group}={config[group]['name']}: dpfl check of the file as it was has"
         if not all(map(passed, known.values())):
-            lines.append(f"{since} FAILED (in one way of running it at least)")
+            lines.append(f"{since} {FAILED}")
         elif known and "not checked" in record.result["privacy"]["guarantee"]:
             lines.append(f"{since} passed since; the same dpfl run says whether for its settings")
     return lines
+
+
+def failed_since(record: RunRecord) -> bool:
+    """Whether a finished run's plugin failed its check, whatever its guarantee said before."""
+    return any(line.endswith(FAILED) for line in checks_since(record))
 
 
 def unchecked(plan: Plan) -> str | None:
@@ -116,6 +122,8 @@ def unchecked(plan: Plan) -> str | None:
                     for name, value in values
                     if isinstance(value, str) or (name in sizes and value is not None)
                 ]
+            if group == "mechanism":
+                own.append(f"dp.relation={plan.dp.relation}")
             if plan.sampling is not None:
                 own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
@@ -128,8 +136,9 @@ def unchecked(plan: Plan) -> str | None:
 def _ways(plan: Plan, group: str) -> list[str]:
     """How a plan uses a component: its settings, but for numbers, under which the same code runs
     while they keep their sign; what is protected; of a method, or a mechanism, from whom; whether
-    clients are drawn; of a model the method that uses it, and how. Where that is a plugin's, a
-    model is to be tried by all that try it.
+    clients are drawn; of a mechanism what neighbours are, for which its noise may be wrong; of a
+    model the method that uses it, and how. Where that is a plugin's, a model is to be tried by all
+    that try it.
     """
     choice, method = getattr(plan, group), plan.algorithm
     way: list[Any] = [_shape(choice), plan.dp.unit]
@@ -137,7 +146,7 @@ def _ways(plan: Plan, group: str) -> list[str]:
     if group == "algorithm":
         return [canonical_json([*way, plan.dp.trust, *drawn])]
     if group == "mechanism":
-        return [canonical_json([*way, plan.dp.trust])]
+        return [canonical_json([*way, plan.dp.trust, plan.dp.relation, *drawn])]
     if not method.plugin:
         return [canonical_json([*way, _coarse(method), *drawn])]
     provided = {None, *choice.target.provides}

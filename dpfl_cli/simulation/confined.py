@@ -11,13 +11,13 @@ import inspect
 import os
 import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from enum import EnumType
 from functools import cached_property, partial
 from pathlib import Path
 from types import CellType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.config.errors import PrivacyError, plugin_modules
@@ -25,8 +25,11 @@ from dpfl_cli.config.own_files import imports_of, opened_by, told_of_files
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import KEPT_STATE, Unreleased
+from dpfl_cli.privacy.mechanism import Mechanism
 from dpfl_cli.privacy.releases import Release
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _HOLDERS = (
     list,
     tuple,
@@ -39,6 +42,10 @@ _HOLDERS = (
     GeneratorType,
     MethodType,
 )
+# what dpfl itself keeps in one, or puts there to look on
+_OF_MECHANISMS = frozenset(dir(Mechanism)).union(
+    ("settings", "_site", "_last", "_unread", "_provenance", "claims")
+)
 _PLAIN = (int, float, str, bytes)
 _LATE = "a function or class"
 LARGE = 1000  # entries of a container, of which only the number is looked at
@@ -48,16 +55,16 @@ _closed: tuple[str, ...] = ()
 
 
 class PluginMemory:
-    """What a plugin's method and files hold when runs begin, to be looked at again.
+    """What plugins' methods, mechanisms and files hold when runs begin, to be looked at again.
 
     Args:
-      method: of a plugin, or None.
-      modules: of the plugins' method and model.
+      made: the method and the mechanism, where they are plugins'.
+      modules: of the plugins' method, model and mechanism.
     """
 
-    def __init__(self, method: object | None, modules: Collection[str]) -> None:
-        self._method, self._modules = method, modules
-        self._given = own_attributes(method)  # none of None
+    def __init__(self, made: Collection[object], modules: Collection[str]) -> None:
+        self._made, self._modules = made, modules
+        self._given = [own_attributes(one) for one in made]
         self._first = held_by(modules)
 
     def refuse(self) -> None:
@@ -66,8 +73,8 @@ class PluginMemory:
         process before. Numbers deep inside objects are not seen, nor functions and classes that are
         imported late.
         """
-        if self._method is not None:
-            refuse_kept(self._method, self._given)
+        for made, given in zip(self._made, self._given, strict=True):
+            refuse_kept(made, given)
         now, first = held_by(self._modules), self._first
         changed = [name for name in now if name in first and first[name] != now[name]]
         changed += [name for name in now.keys() - first.keys() if now[name] is not _LATE]
@@ -83,13 +90,17 @@ class PluginMemory:
 
 
 def own_attributes(made: object) -> dict[str, Any]:
-    """A method's attributes, and those of its settings; what is computed of these once is none."""
+    """A method's attributes, and those of its settings, or a mechanism's own; what is computed of
+    these once is none.
+    """
+    known = _OF_MECHANISMS if isinstance(made, Mechanism) else ()
     parts = {"": made, "hyper.": getattr(made, "hyper", None)}
     return {
         f"{place}{name}": sketch(value)
         for place, part in parts.items()
         for name, value in getattr(part, "__dict__", {}).items()
-        if not isinstance(inspect.getattr_static(type(part), name, None), cached_property)
+        if name not in known
+        and not isinstance(inspect.getattr_static(type(part), name, None), cached_property)
     }
 
 
@@ -103,9 +114,11 @@ def refuse_kept(made: object, given: Mapping[str, Any]) -> None:
     method = type(made)
     for name, value in own_attributes(made).items():
         if name not in given or given[name] != value:
+            noise = isinstance(made, Mechanism)
+            how = "draw by call.address" if noise else "put it into the State that `round` returns"
             raise PrivacyError(
                 f"{method.__name__} keeps self.{name} from round to round, and an interrupted run "
-                "would go on without it: put it into the State that `round` returns"
+                f"would go on without it: {how}"
             )
     module = method.__module__
     place: Any = sys.modules.get(module, method)
@@ -183,14 +196,15 @@ def _parts(value: Any, module: str) -> Iterable[Any]:
 
 
 def refuse_read(modules: Sequence[str], paths: Sequence[Path]) -> None:
-    """A PrivacyError where such a module opened one of these files, or one in these folders, when
-    it was imported.
+    """A PrivacyError where such a module, or its package, opened one of these files, or one in
+    these folders, before the run: when it was imported, or asked for defaults or sizes.
     """
     for module in modules:
-        for path in sorted(opened_by.get(module, ())):
+        parts = {module, module.partition(".")[0]}
+        for path in sorted({path for part in parts for path in opened_by.get(part, ())}):
             if _inside(path, [os.path.realpath(one) for one in paths]):
                 raise PrivacyError(
-                    f"{path}: opened when the file of {module} was imported; what it needs of "
+                    f"{path}: opened before the run by the file of {module}; what it needs of "
                     "clients' data comes from `at.objective`, which marks it (a data set or "
                     "partitioner of yours belongs into a file of its own)"
                 )
@@ -214,6 +228,11 @@ def closed(paths: Sequence[Path]) -> Iterator[None]:
             yield
     finally:
         _closed = before
+
+
+def confined(paths: Sequence[Path], compute: Callable[P, T]) -> Callable[P, T]:
+    """Code of a user's that computes with these files closed; dpfl's own, of none, as it is."""
+    return closed(paths)(compute) if paths else compute
 
 
 def _refuse(path: str) -> None:

@@ -14,8 +14,6 @@ from math import nan
 
 import numpy as np
 import torch
-from scipy.special import chdtr, chdtrc
-from scipy.stats import kstest
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import State
@@ -28,12 +26,12 @@ from dpfl_cli.privacy.mechanism import Call
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import CLIENT, Data, held, hostile, with_records
+from dpfl_cli.simulation.noise_tests import odd_noise
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack
 
 CHECKS = ("marks", "influence", "sensitivity", "ledger", "noise")
 SEEDS = 100  # runs whose noise is tested
-UNLIKELY = 1e-6  # noise as priced fails with this probability, once and for all: seeds are fixed
 DIRECTIONS, STEPS = 8, 6  # of an ascent
 Fault = tuple[str, str]  # the check that fails, and why
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -48,6 +46,9 @@ class Contribution:
       sensitivity: [R, M], as declared.
       charged: [R] in which runs it was made.
       noise: what was added: to every message [R, M, d], or to the mean [R, d].
+      seen: whether what counts as a client's own message is what was received of it, or priced as
+        such where only means are; None where nothing counts as one.
+      lengths: what the mechanism makes of the replayed release for methods that ask, if it does.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Contribution:
     charged: np.ndarray
     cohort: Cohort | None
     noise: Tensor
+    seen: bool | None = None
+    lengths: list[Tensor] = field(default_factory=list)
 
 
 class Play:
@@ -80,7 +83,8 @@ class Play:
         self.made = 0
         self.states: list[State] = []
         self._replay = replay
-        mechanism = stack.mechanism
+        self._scopes = {entry.name: entry.scope for entry in plans[0].ledger().entries}
+        self._mechanism = mechanism = stack.mechanism
         self._release, self._draw = mechanism.release, mechanism._released
         mechanism.release = self._recorded
         mechanism._released = self._counted
@@ -105,19 +109,24 @@ class Play:
         sensitivity = values.sensitivity(setup.relation)
         each = sensitivity.reshape(len(plain), -1).expand(plain.shape[:2])
         mask = np.ones(len(plain), bool) if charged is None else charged
+        own, seen, echoes = found.own, None, not (found.own is None or is_raw(found.own))
         if found.received.shape == plain.shape:
             noise = found.received - plain
+            seen = torch.equal(opened(own), found.received) if echoes else None
         else:
             noise = found.mean - among(cohort, plain).sum(dim=1) / setup.cohort
-        self.contributions.append(Contribution(name, plain, each, mask, cohort, noise))
+            seen = self._scopes[name] == "client" if echoes else None
+        self.contributions += [made := Contribution(name, plain, each, mask, cohort, noise, seen)]
         if not self._replay:
             return found
-        own = found.own
-        if own is not None and not is_raw(own):
+        if echoes:
             own = of_cohort(own_values(_firsts(opened(own))), cohort)
-        return replace(
-            found, received=_firsts(found.received), own=own, averaged=_firsts(found.mean)
-        )
+        same = {"received": _firsts(found.received), "averaged": _firsts(found.mean)}
+        given = replace(found, own=own, **same)
+        ask = self._mechanism.squared_norms  # which dpfl's own make of the release alone
+        if values.is_vector and not ask.__module__.startswith("dpfl_cli."):
+            made.lengths.append(ask(given))
+        return given
 
     def distances(self) -> Tensor:
         """[R] how far a run's contributions are at most from another's, in sensitivities, beyond
@@ -257,26 +266,13 @@ class Kit:
             point = point + np.linalg.norm(point) * slope / (np.linalg.norm(slope) or 1.0)
 
     def _noise(self) -> None:
-        """Chi-square tests of the noise over what the ledger priced, as it is and summed over
-        releases, clients and coordinates (used again?); and Kolmogorov's, that it is Gaussian.
-        """
+        """Tests the noise of many runs against what their ledgers price."""
         play = Play(self.plans, [self.federation] * len(self.plans), replay=False, shown=False)
-        total = 0.0
-        for name, draws in priced_noise(play).items():
-            total += float(draws.square().sum())
-            self.draws += draws.numel()
-            axes = [axis for axis in (0, 2, 3) if axis < draws.dim() and draws.shape[axis] > 1]
-            for values in (draws, *(draws.sum(a) / draws.shape[a] ** 0.5 for a in axes)):
-                square, count = float(values.square().sum()), values.numel()
-                if 2 * min(chdtr(count, square), chdtrc(count, square)) < UNLIKELY:
-                    text = f"'{name}' has {square / count:.4g} times the variance that is priced"
-                    self._note([("noise", text)])
-            if (
-                not self.faults["noise"]
-                and kstest(draws.flatten().numpy(), "norm").pvalue < UNLIKELY
-            ):
-                self._note([("noise", f"'{name}' is not Gaussian, as it is priced")])
+        found = priced_noise(play)
+        self._note(("noise", text) for text in odd_noise(found))
+        self.draws += sum(draws.numel() for draws in found.values())
         if self.draws:
+            total = sum(float(draws.square().sum()) for draws in found.values())
             self.variance = total / self.draws
 
 
@@ -339,6 +335,10 @@ def leaks(play: Play) -> Iterator[Fault]:
             yield "influence", f"the contribution to '{one.name}' of another client or run"
         if not _same(one.sensitivity):
             yield "influence", f"the sensitivity of '{one.name}'"
+        if not all(map(_same, one.lengths)):
+            yield "influence", f"the squared norms of '{one.name}' are of more than was received"
+        if one.seen is False:
+            yield "marks", f"the echo of '{one.name}' counts as a message that nobody receives"
         noise = one.noise
         size = (noise[:1].abs() + one.sensitivity.max()) * 100 * ROUNDING[noise.dtype]
         if kinds.get(one.name) == "gaussian" and not ((noise - noise[:1]).abs() <= size).all():

@@ -155,10 +155,11 @@ def with_noise(plan: Plan) -> Plan:
 
 def _follows_from(plan: Plan, ledger_of: Callable[[float], Ledger]) -> bytes:
     """What the noise of a plan is a function of, for `_calibrated`: its target, the accountant, and
-    how the ledger follows from noise. Empty where that is not known: a plugin's mechanism or
-    accountant.
+    how the ledger follows from noise. Empty where that is not known, or two levels do not tell it:
+    a plugin's mechanism or accountant, or what its method makes of the noise.
     """
-    if plan.mechanism.plugin or plan.accountant.plugin:
+    bent = plan.algorithm.plugin and any(spec.multiplier for spec in plan.specs)
+    if plan.mechanism.plugin or plan.accountant.plugin or bent:
         return b""
     meant = plan.dp.calibration, plan.dp.epsilon, plan.dp.delta, plan.accountant.settings
     ledgers = [ledger_of(level).entries for level in (1.0, 2.0)]

@@ -8,12 +8,14 @@ will have if it completes.
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from dpfl_cli.config.component import SEED, Settings, components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest, without_values
+from dpfl_cli.config.own_files import noted_for
 from dpfl_cli.config.schema import (
     DpSettings,
     EvaluationSettings,
@@ -33,7 +35,7 @@ from dpfl_cli.simulation.checks import (
 )
 from dpfl_cli.simulation.confined import closed
 from dpfl_cli.simulation.noise import check_calibration, with_noise
-from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Options, Plan
+from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Options, Plan, noted
 
 SECTIONS: dict[str, type[Settings]] = {
     "evaluation": EvaluationSettings,
@@ -118,22 +120,26 @@ def _planned(config: Config) -> Plan:
     check_runtime(sections["runtime"], dp)
     check_needs(chosen["algorithm"], chosen["model"])
     data, partitioner, model = (chosen[group] for group in ("dataset", "partitioner", "model"))
-    info = data.target.info(data.settings)
+    with noted(data):
+        info = data.target.info(data.settings)
     clients = partitioner.target.clients(partitioner.settings, info)
     check_participation(sections["participation"], chosen["algorithm"], dp, clients)
+    with noted(model):
+        dimension = model.target.dimension_of(model.settings, info)
     plan = Plan(
         **root.model_dump(),
         **sections,
         **chosen,
         info=info,
         clients=clients,
-        dimension=model.target.dimension_of(model.settings, info),
+        dimension=dimension,
     )
     check_numbers(plan)
     with closed(plan.data_files):
         specs = specs_of(plan.algorithm.target, plan.algorithm.settings, plan.setup)
     plan = replace(plan, specs=specs)
-    check_releases(plan)
+    with noted(plan.algorithm):  # whose `gaps` are asked for
+        check_releases(plan)
     plan = with_noise(plan)
     try:
         plan.mechanism.target.check(plan.mechanism.settings, plan.dimension)
@@ -181,7 +187,8 @@ def _chosen(group: str, values: Any) -> Choice:
         value = settings.get(key)
         if isinstance(value, int) and value > MOST and SEED not in field.metadata:
             raise ConfigError(f"{group}.{key}={value}: more than {MOST}, which no machine holds")
-    return Choice(found, parse_settings(found.settings, settings, group))
+    with noted_for(found.target.__module__) if found.origin != "dpfl" else nullcontext():
+        return Choice(found, parse_settings(found.settings, settings, group))
 
 
 def with_values(config: Config, changes: Config) -> Options:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpfl_cli.config.component import GROUPS, components, registering_from
 from dpfl_cli.config.errors import ConfigError, place_in_plugin, plugin_modules
-from dpfl_cli.config.own_files import HASH_DIGITS, import_own
+from dpfl_cli.config.own_files import HASH_DIGITS, import_own, noted_for, revision_of
 
 ENVIRONMENT = "DPFL_PLUGINS"  # files, separated as in PATH; how worker processes get them
 
@@ -65,7 +65,7 @@ def load_plugins(files: Sequence[str], may_be_empty: bool = False) -> None:
     load_components()  # first: what a plugin imports from dpfl is dpfl's, not the plugin's
     for name in chosen:
         module = import_own(name, "--plugin ")
-        revision = "+" + module.__name__.rpartition("_")[2]  # of this file's content
+        revision = "+" + revision_of(module)
         known = (str(one.revision) for group in GROUPS for one in components(group).values())
         if not (may_be_empty or any(one.endswith(revision) for one in known)):
             raise ConfigError(
@@ -80,7 +80,8 @@ def load_plugins(files: Sequence[str], may_be_empty: bool = False) -> None:
 def _load_entry(entry: EntryPoint) -> None:
     plugin_modules.add(entry.module.partition(".")[0])
     try:
-        with registering_from(entry.name, _hash_of(entry.module)):
+        package = entry.module.partition(".")[0]
+        with registering_from(entry.name, _hash_of(entry.module)), noted_for(package):
             entry.load()
     except ConfigError:
         raise
@@ -121,8 +122,9 @@ def _offer() -> None:
         for name, found in components(group).items():
             if found.origin == "dpfl":
                 continue
-            values = {"name": name} | {
-                field: "???" if info.is_required() else info.get_default(call_default_factory=True)
-                for field, info in found.settings.model_fields.items()
-            }
+            with noted_for(found.target.__module__):  # a default may be made by a function
+                values = {"name": name} | {
+                    key: "???" if of.is_required() else of.get_default(call_default_factory=True)
+                    for key, of in found.settings.model_fields.items()
+                }
             ConfigStore.instance().store(group=group, name=name, node=values, provider=found.origin)

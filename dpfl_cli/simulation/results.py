@@ -59,7 +59,8 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     plan = member.plan
     config = stored_config(plan.config, plan.identity)
     largest = {} if status == "failed" else _largest_class(plan)  # the data may be what failed
-    tests_owned = bool(largest) and federation_of(plan).dataset.tests_owned
+    # of a plugin's data nobody knows whose the tests are
+    owned = bool(largest) and (plan.dataset.plugin or federation_of(plan).dataset.tests_owned)
     result: Report = {
         "id": plan.id,
         "status": status,
@@ -67,7 +68,7 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
         "rounds": member.round,
         "metrics": summary(member.rows, plan.evaluation.final_window),
         # reported metrics that look at client data without a release
-        "diagnostics": [*member.unreleased, *(largest if tests_owned else ())],
+        "diagnostics": [*member.unreleased, *(largest if owned else ())],
         "privacy": privacy_report(plan, _priced(member), status == "failed", member.claims),
         "communication": communication(plan, member.ledger),
         "data": {
@@ -134,8 +135,10 @@ def privacy_report(
     report |= paper_price(plan, ledger)
     priced = ledger, plan.clients, accountant, delta
     # of a method that needs nothing but means: others make of messages what their next ones show;
-    # and whose clients' contributions have one bound, which a plugin's need not
-    means = "secure_aggregation" in plan.algorithm.target.trusts and not plan.algorithm.plugin
+    # and whose clients' contributions have one bound, which a plugin's need not, nor need the noise
+    # of its messages be independent
+    own = plan.algorithm.plugin or plan.mechanism.plugin
+    means = "secure_aggregation" in plan.algorithm.target.trusts and not own
     if trust == "local" and means and (seen := central(*priced)) is not None:
         report["epsilon_central"] = {"reading": _reading(plan), **seen}
     if trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:

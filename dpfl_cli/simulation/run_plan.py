@@ -3,6 +3,7 @@
 import bisect
 import math
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -15,7 +16,8 @@ from dpfl_cli.algorithms.local import BatchSettings, LocalSettings
 from dpfl_cli.config.component import Component, Settings
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.identity import canonical_json, content_id
-from dpfl_cli.config.own_files import import_own, is_code
+from dpfl_cli.config.own_files import import_own, is_code, noted_for, read_by
+from dpfl_cli.config.paths import expanded
 from dpfl_cli.config.schema import (
     DpSettings,
     EvaluationSettings,
@@ -24,7 +26,7 @@ from dpfl_cli.config.schema import (
     RuntimeSettings,
 )
 from dpfl_cli.data.federation import DatasetInfo, Federation
-from dpfl_cli.data.sources import search_path
+from dpfl_cli.data.sources import cache_dir, search_path
 from dpfl_cli.privacy.accountants import TooLargeToPrice
 from dpfl_cli.privacy.draws import Sampling
 from dpfl_cli.privacy.ledger import Ledger
@@ -81,6 +83,28 @@ class Choice:
     def config(self) -> Options:
         """Name, revision and all options."""
         return {**self.identity(), **self.settings.model_dump()}
+
+
+def modules_of(*parts: Choice) -> list[str]:
+    """The modules of plugins among components, and of a network, or a data set, that settings of
+    dpfl's own name.
+    """
+    plugins = [part.target.__module__ for part in parts if part.plugin]
+    named = [part for part in parts if part.component.group in ("model", "dataset")]
+    files = [one.rpartition(":")[0] for part in named for one in _code_in(part.settings)]
+    return [*plugins, *(import_own(file, "").__name__ for file in files)]
+
+
+@contextmanager
+def noted(part: Choice) -> Iterator[None]:
+    """Inside, files that are opened are noted as opened by a plugin's component, or by what it
+    names: what code keeps of them (functools.cache) is not read again while it computes, and what a
+    data set is read from is closed to others.
+    """
+    with ExitStack() as noting:
+        for module in modules_of(part):
+            noting.enter_context(noted_for(module))
+        yield
 
 
 @dataclass(frozen=True)
@@ -219,26 +243,26 @@ class Plan:
 
         return bisect.bisect_left(range(1, self.rounds + 1), True, key=exceeds)
 
-    @cached_property
+    @property
     def data_files(self) -> list[Path]:
         """Files and folders of data that code of the user's must not open while it computes; none
-        where all code is dpfl's.
+        where all code is dpfl's. Of data of the user's own those that have been read.
         """
         plugins = any(getattr(self, group).plugin for group in CHOSEN)
         if not plugins and not _code_in(self.model.settings):
             return []
-        given = (Path(one) for _, one in self.dataset.settings if isinstance(one, str))
-        return [*search_path(), *given]  # whatever is a text may name a file
+        parts = self.dataset.settings, self.partitioner.settings
+        given = [one for settings in parts for _, one in settings if isinstance(one, str)]
+        read = read_by(modules_of(self.dataset, self.partitioner))
+        # whatever is a text may name a file
+        return [*search_path(), cache_dir(), *map(expanded, given), *read]
 
     @property
     def own_modules(self) -> list[str]:
         """The modules of plugins, and of a network of the user's, that compute with clients' data;
         what makes the records and deals them is not among them.
         """
-        parts = self.algorithm, self.model, self.mechanism
-        plugins = [part.target.__module__ for part in parts if part.plugin]
-        files = [one.rpartition(":")[0] for one in _code_in(self.model.settings)]
-        return [*plugins, *(import_own(file, "model.path=").__name__ for file in files)]
+        return modules_of(self.algorithm, self.model, self.mechanism)
 
     @property
     def own_data(self) -> bool:
@@ -307,9 +331,15 @@ def federation_of(plan: Plan) -> Federation:
     if made is None:
         check_unchanged(plan, "partitioner")
         data, partitioner = plan.dataset, plan.partitioner
-        dataset = data.target.load(data.settings, plan.seed)
+        with noted(data):
+            dataset = data.target.load(data.settings, plan.seed)
         if dataset.info.sha256 != plan.info.sha256:
             raise _changed(plan, "dataset")
+        if data.plugin and len(dataset.train) != plan.info.records:  # which a delta is held against
+            raise DataError(
+                f"dataset={data.name}: its info says {plan.info.records} training records, and "
+                f"{len(dataset.train)} are loaded; say as many"
+            )
         deal = partial(partitioner.target.partition, partitioner.settings, dataset, plan.seed)
         partition = deal()
         if partitioner.plugin:  # sensitivities are those of one record in one place

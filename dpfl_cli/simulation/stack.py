@@ -31,9 +31,16 @@ from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
-from dpfl_cli.simulation.confined import PluginMemory, closed, refuse_read
+from dpfl_cli.simulation.confined import PluginMemory, closed, confined, refuse_read
 from dpfl_cli.simulation.member import Member
-from dpfl_cli.simulation.run_plan import Choice, Options, Plan, check_unchanged, federation_of
+from dpfl_cli.simulation.run_plan import (
+    Choice,
+    Options,
+    Plan,
+    check_unchanged,
+    federation_of,
+    noted,
+)
 
 # what the first run's declaration says for all; `per_round` is part of the addresses of noise
 DECLARED = attrgetter(
@@ -129,20 +136,21 @@ class Stack:
         self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
         self.device = device = pick_device(first.runtime.device)
         torch.backends.cudnn.allow_tf32 = False  # float32 is float32 in convolutions too
-        self.algorithm = first.algorithm.target(
-            stacked([plan.algorithm.settings for plan in plans], device)
-        )
         self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes
-            for one in distinct:
-                _ = one.dataset.train.features, one.dataset.train.targets
+            parts = [part for one in distinct for part in (one.dataset.train, one.dataset.test)]
+            with noted(first.dataset):
+                for records in [part for part in parts if part is not None]:
+                    _ = records.features, records.targets
             refuse_read(first.own_modules, first.data_files)
-        with closed(first.data_files):
+        self._files = first.data_files
+        with closed(self._files):
+            self.algorithm = first.algorithm.target(
+                stacked([plan.algorithm.settings for plan in plans], device)
+            )
             self.objective = first.model.target(first.model.settings, distinct, index, device)
         check_unchanged(first, "model")
-        files = [one.target.__module__ for one in (first.algorithm, first.model) if one.plugin]
-        self._memory = PluginMemory(self.algorithm if first.algorithm.plugin else None, files)
         self.clients_view = ClientSide(self.objective, first.dp.unit)
         if first.dp.unit == "record" and first.dp.trust != "none" and not self.objective.held.all():
             raise ConfigError(
@@ -161,7 +169,12 @@ class Stack:
             ledger=self.ledger,
             sound=first.dp.mode == "sound",
         )
-        self.mechanism = first.mechanism.target([plan.mechanism.settings for plan in plans], site)
+        with closed(self._files):
+            chosen = [plan.mechanism.settings for plan in plans]
+            self.mechanism = first.mechanism.target(chosen, site)
+        made = (first.algorithm, self.algorithm), (first.mechanism, self.mechanism)
+        files = [one.target.__module__ for one, _ in (*made, (first.model, None)) if one.plugin]
+        self._memory = PluginMemory([which for one, which in made if one.plugin], files)
         self.method_streams = self.mechanism.streams()
         self._begin()
         states = [member.state for member in members if member.state is not None]
@@ -227,7 +240,7 @@ class Stack:
         self.recent = [*self.recent[1:], self.state.server["model"]]
         found: Tensors = {}
         if shown:
-            found = diagnostics() if callable(diagnostics) else diagnostics
+            found = confined(self._files, diagnostics)() if callable(diagnostics) else diagnostics
             self._wait()
         self._computing += time.perf_counter() - began
         return found
@@ -259,8 +272,7 @@ class Stack:
         refusal, which may tell of the data.
         """
         raised = DpflError.raised
-        files = self.plan.data_files
-        made = closed(files)(compute)() if files else compute()
+        made = confined(self._files, compute)()
         method = type(self.algorithm).__name__
         if DpflError.raised != raised:
             raise PrivacyError(
@@ -335,7 +347,7 @@ class Stack:
         if not due:
             return
         average = self._average()
-        metrics = self.objective.metrics(average)
+        metrics = confined(self._files, self.objective.metrics)(average)
         self.mechanism.verify()
         self.refuse_kept()
         if clash := sorted(plain.keys() & {"round", "epsilon", "delta", "status", *metrics}):
