@@ -197,13 +197,6 @@ class Ledger:
 
     entries: tuple[LedgerEntry, ...] = ()
 
-    def charged(self, entry: LedgerEntry) -> Ledger:
-        """The ledger after one more release (`entry.count` of them) is written to it."""
-        entries = {known.name: known for known in self.entries}
-        known = entries.get(entry.name)
-        entries[entry.name] = entry if known is None else known.joined(entry)
-        return Ledger(tuple(entries.values()))
-
     @property
     def releases(self) -> int:
         """Number of releases composed, over all names."""
@@ -355,9 +348,8 @@ class BatchLedger:
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""
-        ledger = self.started[run]
-        for log in self.logs.values():
-            entry = log.of_run(run)
-            if entry is not None:
-                ledger = ledger.charged(entry)
-        return ledger
+        entries = {entry.name: entry for entry in self.started[run].entries}
+        for name, log in self.logs.items():
+            if (made := log.of_run(run)) is not None:
+                entries[name] = entries[name].joined(made) if name in entries else made
+        return Ledger(tuple(entries.values()))
