@@ -114,9 +114,12 @@ T = TypeVar("T")
 
 
 def component(
-    group: str, name: str, *, revision: int, settings: type[Settings]
+    group: str, name: str, settings: type[Settings], *, revision: int = 1
 ) -> Callable[[type[T]], type[T]]:
     """Class decorator: register the class as option `name` of `group`, which becomes its `name`.
+
+    Args:
+      revision: raised whenever a change moves the numbers of runs.
 
     Raises:
       ConfigError: the group does not exist, another component has the name, or the class lacks a

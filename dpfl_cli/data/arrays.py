@@ -53,7 +53,7 @@ def pool_sha256(pool: NamedArrays) -> str:
     return found.hexdigest()
 
 
-@component("dataset", "arrays", revision=2, settings=ArraysSettings)
+@component("dataset", "arrays", ArraysSettings, revision=2)
 class Arrays(Kept):
     """Records of yours: arrays `features` [N, ...], `targets` [N] and, if you like, `clients` [N]
     of a .npz file; a table (.csv, .tsv, .parquet) with columns of these names, all others being
@@ -158,7 +158,7 @@ class Arrays(Kept):
         return Dataset(info, train, tests, natural, tests_held=private)
 
 
-@component("partitioner", "file", revision=1, settings=OwnFile)
+@component("partitioner", "file", OwnFile)
 class File:
     """As a file says: a .npy array [N] with the client (0, 1, ...) of every training record, -1 for
     nobody's; or the partition.npz of a run.

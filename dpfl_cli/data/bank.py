@@ -82,7 +82,7 @@ def read_bank(path: Path) -> np.ndarray:
     return np.column_stack(columns)
 
 
-@component("dataset", "bank", revision=1, settings=BankSettings)
+@component("dataset", "bank", BankSettings)
 class Bank(Kept):
     """Bank Marketing: 45,211 calls of a Portuguese bank, 16 attributes, 2 classes (Moro, Cortez,
     Rita 2014).

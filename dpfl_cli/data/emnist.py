@@ -131,7 +131,7 @@ class Emnist(Pictures):
         return Origin(cls.instead, sha256)
 
 
-@component("dataset", "emnist_digits", revision=1, settings=EmnistSettings)
+@component("dataset", "emnist_digits", EmnistSettings)
 class EmnistDigits(Emnist):
     """EMNIST digits: handwritten digits, 28x28, 240,000 + 40,000 (Cohen et al. 2017); where absent,
     MNIST, labelled.
@@ -165,7 +165,7 @@ class BalancedStandIn(Pictures):
         return characters(part, labels, pick)
 
 
-@component("dataset", "emnist_balanced", revision=1, settings=EmnistBalancedSettings)
+@component("dataset", "emnist_balanced", EmnistBalancedSettings)
 class EmnistBalanced(Emnist):
     """EMNIST balanced: handwritten characters, 28x28, 47 classes (Cohen et al. 2017); where absent,
     a labelled stand-in.

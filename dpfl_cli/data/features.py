@@ -266,28 +266,28 @@ class FeatureDataset(Kept):
         return made
 
 
-@component("dataset", "mnist_features", revision=1, settings=FeatureSettings)
+@component("dataset", "mnist_features", FeatureSettings)
 class MnistFeatures(FeatureDataset):
     """MNIST as features of a frozen backbone."""
 
     base = "mnist"
 
 
-@component("dataset", "fashion_mnist_features", revision=1, settings=FeatureSettings)
+@component("dataset", "fashion_mnist_features", FeatureSettings)
 class FashionMnistFeatures(FeatureDataset):
     """Fashion-MNIST as features of a frozen backbone."""
 
     base = "fashion_mnist"
 
 
-@component("dataset", "cifar10_features", revision=1, settings=FeatureSettings)
+@component("dataset", "cifar10_features", FeatureSettings)
 class Cifar10Features(FeatureDataset):
     """CIFAR-10 as features of a frozen backbone."""
 
     base = "cifar10"
 
 
-@component("dataset", "emnist_digits_features", revision=1, settings=FeatureSettings)
+@component("dataset", "emnist_digits_features", FeatureSettings)
 class EmnistDigitsFeatures(FeatureDataset):
     """EMNIST's digits (MNIST where they are absent, labelled) as features of a frozen backbone."""
 

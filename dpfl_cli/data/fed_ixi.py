@@ -79,7 +79,7 @@ def standardised(volumes: ndarray) -> ndarray:
     return ((flat - mean) / np.where(std > 0, std, 1.0)).astype(np.float32).reshape(volumes.shape)
 
 
-@component("dataset", "fed_ixi", revision=1, settings=FedIxiSettings)
+@component("dataset", "fed_ixi", FedIxiSettings)
 class FedIxi(FolderDataset):
     """Fed-IXI: T1 brain volumes of three hospitals and their brain masks (FLamby, du Terrail et al.
     2022).
@@ -206,7 +206,7 @@ class IxiSynthSettings(Settings):
     data_seed: Seed = 0
 
 
-@component("dataset", "ixi_synth", revision=1, settings=IxiSynthSettings)
+@component("dataset", "ixi_synth", IxiSynthSettings)
 class IxiSynth(Kept):
     """Stands in for Fed-IXI: an ellipsoid brain in a shell of skull, its mask, and hospitals with
     other scanners.

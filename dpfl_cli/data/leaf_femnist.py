@@ -70,7 +70,7 @@ class FemnistSettings(Settings):
     data_seed: Seed = 0
 
 
-@component("dataset", "femnist", revision=2, settings=FemnistSettings)
+@component("dataset", "femnist", FemnistSettings, revision=2)
 class Femnist(FolderDataset):
     """FEMNIST: handwritten characters by writer, 28x28, 62 classes (LEAF, Caldas et al. 2018).
 
@@ -132,7 +132,7 @@ class FemnistSynthSettings(Settings):
     data_seed: Seed = 0
 
 
-@component("dataset", "femnist_synth", revision=1, settings=FemnistSynthSettings)
+@component("dataset", "femnist_synth", FemnistSynthSettings)
 class FemnistSynth(Kept):
     """Stands in for FEMNIST: 62 classes of 28x28 images made of MNIST and Fashion-MNIST; there are
     no writers.

@@ -90,7 +90,7 @@ class RedditSettings(Settings):
     data_seed: Seed = 0
 
 
-@component("dataset", "reddit", revision=2, settings=RedditSettings)
+@component("dataset", "reddit", RedditSettings, revision=2)
 class Reddit(FolderDataset):
     """Reddit: sequences of 10 tokens of comments, for next-token prediction (LEAF, Caldas et al.
     2018).
@@ -196,7 +196,7 @@ class RedditSynthSettings(Settings):
     remixed: float = Field(default=0.2, ge=0, le=1)
 
 
-@component("dataset", "reddit_synth", revision=1, settings=RedditSynthSettings)
+@component("dataset", "reddit_synth", RedditSynthSettings)
 class RedditSynth(Kept):
     """Stands in for Reddit: sequences of a Markov chain on tokens, most of it shared by the
     clients.

@@ -243,7 +243,7 @@ class LibsvmDataset(Kept):
         return Dataset(info, train, tests, tests_held=held > 0)
 
 
-@component("dataset", "libsvm", revision=1, settings=LibsvmSettings)
+@component("dataset", "libsvm", LibsvmSettings)
 class Libsvm(LibsvmDataset):
     """A file of yours in LIBSVM's format: dense or sparse, plain, gz, bz2 or xz."""
 
@@ -278,7 +278,7 @@ class Libsvm(LibsvmDataset):
         return len(train), dimension, len(label_values(train))
 
 
-@component("dataset", "ijcnn1", revision=1, settings=Ijcnn1Settings)
+@component("dataset", "ijcnn1", Ijcnn1Settings)
 class Ijcnn1(LibsvmDataset):
     """ijcnn1: engine misfires, 22 features (Prokhorov 2001; LIBSVM's transformed version)."""
 
@@ -287,7 +287,7 @@ class Ijcnn1(LibsvmDataset):
     test_size = 91_701
 
 
-@component("dataset", "a6a", revision=1, settings=A6aSettings)
+@component("dataset", "a6a", A6aSettings)
 class A6a(LibsvmDataset):
     """a6a: 11,220 records of UCI Adult, 123 binary features (Platt 1998)."""
 
@@ -295,7 +295,7 @@ class A6a(LibsvmDataset):
     size = 11_220
 
 
-@component("dataset", "a9a", revision=1, settings=A9aSettings)
+@component("dataset", "a9a", A9aSettings)
 class A9a(LibsvmDataset):
     """a9a: UCI Adult, 123 binary features, with its test split a9a.t (Platt 1998)."""
 
@@ -304,7 +304,7 @@ class A9a(LibsvmDataset):
     test_size = 16_281
 
 
-@component("dataset", "mushrooms", revision=1, settings=WithoutTestFile)
+@component("dataset", "mushrooms", WithoutTestFile)
 class Mushrooms(LibsvmDataset):
     """mushrooms: UCI Mushroom, 112 binary features (Schlimmer 1987)."""
 

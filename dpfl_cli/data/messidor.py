@@ -92,7 +92,7 @@ def cropped(image: ndarray) -> ndarray:
     return image[rows][:, columns] if rows.any() else image
 
 
-@component("dataset", "messidor", revision=1, settings=MessidorSettings)
+@component("dataset", "messidor", MessidorSettings)
 class Messidor(FolderDataset):
     """Messidor: fundus photographs of three hospitals, with or without diabetic retinopathy
     (Decenciere et al. 2014).
@@ -194,7 +194,7 @@ class MessidorSynthSettings(Settings):
     lesion_size: float = Field(default=1.0, gt=0, le=10)
 
 
-@component("dataset", "messidor_synth", revision=1, settings=MessidorSynthSettings)
+@component("dataset", "messidor_synth", MessidorSynthSettings)
 class MessidorSynth(Kept):
     """Stands in for Messidor: drawn fundus images, in class 1 with dark red spots and yellow blobs.
 

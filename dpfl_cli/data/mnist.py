@@ -247,21 +247,21 @@ class Images(Pictures):
         return scaled
 
 
-@component("dataset", "mnist", revision=1, settings=ImageSettings)
+@component("dataset", "mnist", ImageSettings)
 class Mnist(Images):
     """MNIST: handwritten digits, 28x28 (LeCun et al. 1998)."""
 
     mean, std = (0.1307,), (0.3081,)
 
 
-@component("dataset", "fashion_mnist", revision=1, settings=ImageSettings)
+@component("dataset", "fashion_mnist", ImageSettings)
 class FashionMnist(Images):
     """Fashion-MNIST: pictures of clothes in the format of MNIST (Xiao et al. 2017)."""
 
     mean, std = (0.2860,), (0.3530,)
 
 
-@component("dataset", "cifar10", revision=1, settings=ImageSettings)
+@component("dataset", "cifar10", ImageSettings)
 class Cifar10(Images):
     """CIFAR-10: photographs of ten kinds of things, 32x32 in colour (Krizhevsky 2009)."""
 

@@ -125,7 +125,7 @@ class Dealt:
         return cls.deal(settings, dataset, cls.clients(settings, dataset.info), generator)
 
 
-@component("partitioner", "iid", revision=1, settings=IidSettings)
+@component("partitioner", "iid", IidSettings)
 class Iid(Dealt):
     """Records dealt uniformly at random; sizes differ by at most one."""
 
@@ -140,7 +140,7 @@ class Iid(Dealt):
         return Partition.from_lists(np.array_split(order, clients))
 
 
-@component("partitioner", "contiguous", revision=1, settings=ClientsSettings)
+@component("partitioner", "contiguous", ClientsSettings)
 class Contiguous(Dealt):
     """Consecutive records in the order of the data; sizes differ by at most one, the first clients
     have the larger ones.
@@ -154,7 +154,7 @@ class Contiguous(Dealt):
         return Partition.from_lists(np.array_split(np.arange(dataset.info.records), clients))
 
 
-@component("partitioner", "dirichlet", revision=1, settings=DirichletSettings)
+@component("partitioner", "dirichlet", DirichletSettings)
 class Dirichlet(Dealt):
     """Label skew: class proportions drawn from a Dirichlet, client by client or class by class.
 
@@ -195,7 +195,7 @@ class Dirichlet(Dealt):
         return _clientwise(pools, clients, each, settings.alpha, generator)
 
 
-@component("partitioner", "shards", revision=1, settings=ShardsSettings)
+@component("partitioner", "shards", ShardsSettings)
 class Shards(Dealt):
     """By class: records sorted by class, cut into shards, a few random shards for each client.
 
@@ -221,7 +221,7 @@ class Shards(Dealt):
         )
 
 
-@component("partitioner", "mixed", revision=1, settings=MixedSettings)
+@component("partitioner", "mixed", MixedSettings)
 class Mixed(Dealt):
     """One client for each class: a share of a uniform draw, and more records of its own class.
 
@@ -273,7 +273,7 @@ class Mixed(Dealt):
         return Partition.from_lists(list(map(np.concatenate, zip(shares, own, strict=True))))
 
 
-@component("partitioner", "natural", revision=1, settings=DrawnSettings)
+@component("partitioner", "natural", DrawnSettings)
 class Natural(Dealt):
     """The clients that the data come with, or some of them drawn at random."""
 

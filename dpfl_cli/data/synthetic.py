@@ -99,7 +99,7 @@ class ConsistentSystem:
         return Dataset(cls.info(settings), records, None, natural, truth={"optimum": optimum})
 
 
-@component("dataset", "synthetic", revision=1, settings=SyntheticSettings)
+@component("dataset", "synthetic", SyntheticSettings)
 class Synthetic(ConsistentSystem):
     """Synthetic linear regression: a consistent system, clients with different means (Takakura et
     al. 2025).
@@ -124,7 +124,7 @@ class Synthetic(ConsistentSystem):
         return features.reshape(-1, d), optimum
 
 
-@component("dataset", "quadratic", revision=1, settings=QuadraticSettings)
+@component("dataset", "quadratic", QuadraticSettings)
 class Quadratic(ConsistentSystem):
     """Artificial least squares with one solution that fits every record, independent rows
     (adaptdp's first task).
@@ -163,7 +163,7 @@ class SyntheticAlphaBetaSettings(Settings):
     data_seed: Seed = 0
 
 
-@component("dataset", "synthetic_alpha_beta", revision=1, settings=SyntheticAlphaBetaSettings)
+@component("dataset", "synthetic_alpha_beta", SyntheticAlphaBetaSettings)
 class SyntheticAlphaBeta(Kept):
     """Synthetic(alpha, beta): classification with a linear rule of its own for every client (Noble
     et al. 2022).

@@ -47,7 +47,7 @@ def shape_of(settings: CnnSettings, info: DatasetInfo) -> CnnShape:
     return CnnShape(height, width, (a, b), settings.hidden, classes, relu)
 
 
-@component("model", "cnn", revision=2, settings=CnnSettings)
+@component("model", "cnn", CnnSettings, revision=2)
 class CnnObjective(ImageInputs, Network):
     """Two 4x4 convolutions with max-pooling, then one or two fully connected layers;
     cross-entropy.

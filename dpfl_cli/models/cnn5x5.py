@@ -24,7 +24,7 @@ class Cnn5x5Settings(ClientMeanSettings):
     hidden: Count | None
 
 
-@component("model", "cnn5x5", revision=2, settings=Cnn5x5Settings)
+@component("model", "cnn5x5", Cnn5x5Settings, revision=2)
 class Cnn5x5(ImageInputs, ClientMeanNetwork):
     """Two 5x5 convolutions (padding 2) with ReLU and 2x2 max-pooling, fully connected layers,
     cross-entropy.

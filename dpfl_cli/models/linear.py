@@ -25,7 +25,7 @@ class LinearRegressionSettings(Settings):
     gradient_quantiles: bool = False
 
 
-@component("model", "linear_regression", revision=5, settings=LinearRegressionSettings)
+@component("model", "linear_regression", LinearRegressionSettings, revision=5)
 class LinearRegression(SingleLayer):
     """Linear regression with squared loss, float64, started at zero (unless init says otherwise).
 

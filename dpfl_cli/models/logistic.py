@@ -62,7 +62,7 @@ class LogisticSettings(PenaltySettings):
         return value
 
 
-@component("model", "logistic_regression", revision=3, settings=LogisticSettings)
+@component("model", "logistic_regression", LogisticSettings, revision=3)
 class LogisticRegression(SingleLayer):
     """Logistic regression on two classes, optionally with l2 regularisation and a non-smooth
     penalty.

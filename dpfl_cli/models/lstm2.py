@@ -46,7 +46,7 @@ class PlainLstm(nn.LSTM):
         return inputs
 
 
-@component("model", "lstm2", revision=2, settings=Lstm2Settings)
+@component("model", "lstm2", Lstm2Settings, revision=2)
 class Lstm2(ClientMeanNetwork):
     """Two-layer LSTM that predicts the next token; cross-entropy, mean over a sequence's positions
     that count.

@@ -34,7 +34,7 @@ class MlpSettings(PenaltySettings):
     train_loss_records: Count | None = None
 
 
-@component("model", "mlp", revision=3, settings=MlpSettings)
+@component("model", "mlp", MlpSettings, revision=3)
 class Mlp(Dense):
     """Fully connected network with sigmoid, ReLU or tanh units and cross-entropy.
 

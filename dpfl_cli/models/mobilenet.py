@@ -60,7 +60,7 @@ class MobileNetSettings(NetworkSettings):
         return groups
 
 
-@component("model", "mobilenet", revision=3, settings=MobileNetSettings)
+@component("model", "mobilenet", MobileNetSettings, revision=3)
 class MobileNet(ImageInputs, Network):
     """MobileNet, version 2 or 1, with group normalisation and cross-entropy; on images, grey or in
     colour.

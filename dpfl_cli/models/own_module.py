@@ -44,7 +44,7 @@ class OwnModuleSettings(NetworkSettings, OwnFile):
     """
 
 
-@component("model", "torch", revision=2, settings=OwnModuleSettings)
+@component("model", "torch", OwnModuleSettings, revision=2)
 class OwnModule(Network):
     """A PyTorch module of yours: takes features [n, ...] as the data set has them and gives logits
     [n, classes], with cross-entropy; or for real targets [n], with squared error.

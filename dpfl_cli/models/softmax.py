@@ -44,7 +44,7 @@ class SoftmaxSettings(Settings):
     train_loss_records: Count | None = None
 
 
-@component("model", "softmax_regression", revision=5, settings=SoftmaxSettings)
+@component("model", "softmax_regression", SoftmaxSettings, revision=5)
 class SoftmaxRegression(SingleLayer):
     """Softmax regression: one linear layer and cross-entropy, on plain features or behind a frozen
     layer.

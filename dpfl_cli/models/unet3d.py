@@ -84,7 +84,7 @@ class Unet(nn.Module):
         return self.classifier(volumes)
 
 
-@component("model", "unet3d", revision=2, settings=Unet3dSettings)
+@component("model", "unet3d", Unet3dSettings, revision=2)
 class Unet3d(ClientMeanNetwork):
     """3-D U-Net with group normalisation and PReLU; loss 1 - soft Dice, mean of the labels.
     Metrics: dice, test_error, test_loss.

@@ -54,7 +54,7 @@ class Times(nn.Module):
         return self.factor * inputs
 
 
-@component("model", "vgg11", revision=2, settings=Vgg11Settings)
+@component("model", "vgg11", Vgg11Settings, revision=2)
 class Vgg11(ImageInputs, ClientMeanNetwork):
     """Eight 3x3 convolutions with ReLU and five max-poolings, fully connected layers,
     cross-entropy.
