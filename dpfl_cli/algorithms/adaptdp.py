@@ -100,7 +100,6 @@ class AdaptDpSettings(RecordSettings):
 
 @algorithm(
     "adaptdp",
-    revision=1,
     paper="Fukami, Murata, Niwa, TMLR 2025, OpenReview vvSHlH3a8V",
     unit="record",
     needs={"clipped_gradient", "squared_gradient_norms"},

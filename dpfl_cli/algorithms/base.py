@@ -108,9 +108,9 @@ class Round:
 def algorithm(
     name: str,
     *,
-    revision: int,
     paper: str,
     unit: str,
+    revision: int = 1,
     trusts: Collection[str] = EVERY_TRUST,
     proved: Collection[str] = (),
     needs: Collection[str] = (),
@@ -161,7 +161,7 @@ def algorithm(
                 f"algorithm={name}: class {target.__name__} lacks its settings; annotate them, as "
                 "hyper: MySettings, a class of Settings"
             )
-        return component("algorithm", name, revision=revision, settings=settings)(target)
+        return component("algorithm", name, settings, revision=revision)(target)
 
     return register
 

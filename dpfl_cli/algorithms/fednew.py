@@ -147,7 +147,6 @@ class FedNewSettings(SecondOrderSettings):
 
 @algorithm(
     "fednew",
-    revision=1,
     paper="Krouka, Koskela, Kulkarni, PoPETs 2025(1); Elgabli et al. 2022, arXiv:2206.08829",
     unit="client",
     needs={"damped_solve"},

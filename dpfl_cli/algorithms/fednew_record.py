@@ -104,7 +104,6 @@ class FedNewRecordSettings(SecondOrderSettings):
 
 @algorithm(
     "fednew_record",
-    revision=1,
     paper="Krouka, Koskela, Kulkarni, PoPETs 2025(1)",
     unit="record",
     needs={"clipped_gradient", "damped_solve"},

@@ -70,7 +70,6 @@ def original_multiplier(rounds: int, epsilon: float, delta: float) -> float:
 
 @algorithm(
     "isrl_dp",
-    revision=1,
     paper="Lowy, Razaviyayn 2023, arXiv:2106.09779",
     unit="record",
     proved=ALL_TRUSTS,

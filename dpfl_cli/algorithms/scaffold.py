@@ -114,7 +114,6 @@ class ScaffoldSettings(LocalSettings):
 
 @algorithm(
     "scaffold",
-    revision=1,
     paper="Karimireddy et al. 2020, arXiv:1910.06378; Noble et al. 2022, arXiv:2111.09278",
     unit="client",
     away="rests",

@@ -67,7 +67,6 @@ class ScaffoldRecordSettings(RecordSettings):
 
 @algorithm(
     "scaffold_record",
-    revision=1,
     paper="Noble et al. 2022, arXiv:2111.09278; Karimireddy et al. 2020, arXiv:1910.06378",
     unit="record",
     needs={"clipped_gradient"},

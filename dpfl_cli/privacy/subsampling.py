@@ -158,7 +158,7 @@ class WangRdpSettings(Settings):
     order: int | Literal["optimised", "paper"] = "optimised"
 
 
-@component("accountant", "wang_rdp", revision=1, settings=WangRdpSettings)
+@component("accountant", "wang_rdp", WangRdpSettings)
 class WangRdpAccountant(Accountant):
     """Renyi DP at integer orders, amplified by subsampling without replacement: Gaussian releases,
     replace_one.
