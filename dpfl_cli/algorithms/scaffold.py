@@ -123,10 +123,7 @@ class Scaffold:
 
     hyper: ScaffoldSettings
 
-    @staticmethod
-    def gaps(settings: ScaffoldSettings, trust: str, whole_noise: bool) -> list[str]:
-        """See the docstring of the file."""
-        return kept_share_gaps(settings.control, trust, whole_noise, instead="clipped")
+    gaps = staticmethod(partial(kept_share_gaps, "clipped"))
 
     @staticmethod
     def releases(settings: ScaffoldSettings, run: Setup) -> list[ReleaseSpec]:
