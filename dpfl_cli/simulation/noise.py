@@ -5,9 +5,7 @@ What the ledger is worth is the accountants' business whatever set the noise; wh
 nominal `privacy.nominal` says.
 """
 
-import hashlib
 import math
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
@@ -34,7 +32,7 @@ from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation.run_plan import Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-_calibrated: dict[bytes, float] = {}  # noise multipliers by `_follows_from`, for a grid
+_calibrated: dict[object, float] = {}  # noise multipliers by `_follows_from`, for a grid
 
 
 def check_calibration(dp: DpSettings) -> None:
@@ -119,13 +117,11 @@ def with_noise(plan: Plan) -> Plan:
 
     counted = _as_counted(plan)
 
-    def ledger_of(settings: Any) -> Ledger:
+    def calibrated(noise: float) -> Ledger:
+        settings = mechanism.target.as_calibrated(settings_of(noise))
         return mechanism.target.planned(settings, counted.specs, counted.setup)
 
-    def calibrated(noise: float) -> Ledger:
-        return ledger_of(mechanism.target.as_calibrated(settings_of(noise)))
-
-    probe = ledger_of(settings_of(1.0))
+    probe = calibrated(1.0)
     increasing = any(entry.kind == "pure" for entry in probe.entries)
     closed = PROVED.get(dp.calibration)
     word = accountant(closed) if closed else plan.accountant_object()  # by which it is meant
@@ -153,16 +149,16 @@ def with_noise(plan: Plan) -> Plan:
     return replace(plan, mechanism=replace(mechanism, settings=settings_of(noise)))
 
 
-def _follows_from(plan: Plan, ledger_of: Callable[[float], Ledger]) -> bytes:
+def _follows_from(plan: Plan, ledger_of: Callable[[float], Ledger]) -> object:
     """What the noise of a plan is a function of, for `_calibrated`: its target, the accountant, and
-    how the ledger follows from noise. Empty where that is not known: a plugin's mechanism or
+    how the ledger follows from noise. None where that is not known: a plugin's mechanism or
     accountant.
     """
     if plan.mechanism.plugin or plan.accountant.plugin:
-        return b""
-    meant = plan.dp.calibration, plan.dp.epsilon, plan.dp.delta, plan.accountant.settings
-    ledgers = [ledger_of(level).entries for level in (1.0, 2.0)]
-    return hashlib.sha256(pickle.dumps((meant, plan.accountant.name, ledgers))).digest()
+        return None
+    dp = plan.dp
+    target = dp.calibration, dp.epsilon, dp.delta, plan.accountant
+    return target, ledger_of(1.0), ledger_of(2.0)
 
 
 def _as_counted(plan: Plan) -> Plan:
