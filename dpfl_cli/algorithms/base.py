@@ -148,7 +148,7 @@ def algorithm(
         declared: Any = target
         declared.trusts = known_names(f"algorithm={name}: trusts", trusts, EVERY_TRUST)
         declared.proved = known_names(f"algorithm={name}: proved", proved, tuple(trusts))
-        declared.units = known_names(f"algorithm={name}: unit", [unit], ("client", "record"))
+        (declared.unit,) = known_names(f"algorithm={name}: unit", [unit], ("client", "record"))
         known_names(f"algorithm={name}: away", [away] if away else [], ("stateless", "rests"))
         declared.needs = frozenset(needs)
         declared.proximal, declared.paper, declared.away = proximal, paper, away
