@@ -114,11 +114,6 @@ class Bounded:
         self.check()
         return opened(self.values)
 
-    def norms(self) -> ClientValues:
-        """[R, M] float64 L2 norms of the vectors, which may pass C by rounding."""
-        self.check()
-        return own_norms(self.values)
-
     def _current_versions(self) -> tuple[int, ...]:
         return versions((self.values, self.bound, self.replace_one, self.zero_out))
 
