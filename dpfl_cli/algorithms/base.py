@@ -90,11 +90,11 @@ class Round:
         other batch of it may have: a uniform subset, by a Poisson law (each record apart from the
         others, `size` on average), or with repeats.
         """
-        return self.objective.batch(self.streams, stream, numbers, size, law)
+        return self.objective.batches(self.streams, stream, numbers, size, law)[0]
 
     def epoch(self, size: int, numbers: np.ndarray, stream: str = "batch") -> list[Batch]:
         """Disjoint batches of a random order of every client's records."""
-        return self.objective.epoch(self.streams, stream, numbers, size)
+        return self.objective.batches(self.streams, stream, numbers, size, "part")
 
     def at_clients(self, model: Tensor) -> Tensor:
         """[R, M, d] the model [R, d] as every client gets it."""

@@ -367,8 +367,8 @@ def test_where_a_record_is_gone_a_batch_of_one_size_holds_another(given: bool) -
     names = torch.arange(6).expand(1, 3, 6)
     clip_norm = torch.ones(1, dtype=view.dtype)
     at = client_values(torch.zeros(1, 3, view.dimension, dtype=view.dtype))
-    subset = names if given else view.batch(streams, "batch", numbers, 6)
-    poisson = view.batch(streams, "batch", numbers, 6, "poisson")
+    subset = names if given else view.batches(streams, "batch", numbers, 6, "subset")[0]
+    (poisson,) = view.batches(streams, "batch", numbers, 6, "poisson")
     each = {
         name: view.clipped_gradient(at, clip_norm, batch)
         for name, batch in (("all", None), ("subset", subset), ("poisson", poisson))
