@@ -6,7 +6,6 @@ nominal `privacy.nominal` says.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
@@ -32,7 +31,7 @@ from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation.run_plan import Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-_calibrated: dict[object, float] = {}  # noise multipliers by `_follows_from`, for a grid
+_calibrated: dict[object, float] = {}  # noise multipliers by what they follow from, for a grid
 
 
 def check_calibration(dp: DpSettings) -> None:
@@ -137,7 +136,10 @@ def with_noise(plan: Plan) -> Plan:
         if dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe)
         else:
-            key = _follows_from(plan, calibrated)
+            # what noise follows from, where all code is dpfl's
+            key: object = None
+            if not (mechanism.plugin or plan.accountant.plugin):
+                key = dp.calibration, target, dp.delta, plan.accountant, probe, calibrated(2.0)
             noise = _calibrated.get(key) or calibrate(
                 target, dp.delta, word, calibrated, increasing=increasing
             )
@@ -147,18 +149,6 @@ def with_noise(plan: Plan) -> Plan:
         raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
     return replace(plan, mechanism=replace(mechanism, settings=settings_of(noise)))
-
-
-def _follows_from(plan: Plan, ledger_of: Callable[[float], Ledger]) -> object:
-    """What the noise of a plan is a function of, for `_calibrated`: its target, the accountant, and
-    how the ledger follows from noise. None where that is not known: a plugin's mechanism or
-    accountant.
-    """
-    if plan.mechanism.plugin or plan.accountant.plugin:
-        return None
-    dp = plan.dp
-    target = dp.calibration, dp.epsilon, dp.delta, plan.accountant
-    return target, ledger_of(1.0), ledger_of(2.0)
 
 
 def _as_counted(plan: Plan) -> Plan:
