@@ -41,7 +41,6 @@ Proved as `fedavg_record` is: under local trust for any K, under central trust a
 aggregation for K = 1.
 """
 
-from collections.abc import Callable
 from math import ceil, log
 from typing import Literal
 
@@ -117,10 +116,20 @@ class AdaptDp:
         size, rate = settings.radius_batch_size, None
         if size is not None:
             rate = size / run.fewest() if size < run.fewest() else None
+        given, target = settings.radius_noise_multiplier, settings.target_epsilon
+        order = 2 if target is None else 1 + ceil(2 * log(1 / settings.target_delta) / target)
+        share = steps.per_round / steps.disjoint  # releases of gradients to one of the radius
+
+        def multiplier(z: float) -> float:
+            """That of the radius, by the gradients'."""
+            if given is not None:
+                return given
+            return balanced_multiplier(z, steps.rate, share, rate, order)
+
         radius = ReleaseSpec(
             "radius",
             "scalar",
-            multiplier=_radius_noise(settings, steps, rate),
+            multiplier=multiplier,
             rate=rate,
             sums_suffice=steps.sums_suffice,
             note=RADIUS,
@@ -159,15 +168,3 @@ class AdaptDp:
         failure = per_run(self.hyper.offset_failure, squares)
         horizons = per_run(np.array(at.mechanism.rounds), squares)
         return (2 * squares).sqrt() * (2 * clients * horizons / failure).log().sqrt()
-
-
-def _radius_noise(
-    settings: AdaptDpSettings, steps: ReleaseSpec, rate: float | None
-) -> Callable[[float], float]:
-    """The noise multiplier of the radius, as a function of the gradients'."""
-    given, target = settings.radius_noise_multiplier, settings.target_epsilon
-    if given is not None:
-        return lambda z: given
-    order = 2 if target is None else 1 + ceil(2 * log(1 / settings.target_delta) / target)
-    share = steps.per_round / steps.disjoint  # releases of gradients to one of the radius
-    return lambda z: balanced_multiplier(z, steps.rate, share, rate, order)
