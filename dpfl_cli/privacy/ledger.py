@@ -27,20 +27,6 @@ Shape = Literal["vector", "scalar", "matrix"]
 Fields = dict[str, Any]  # of an entry, in JSON
 
 
-def check_rate(name: str, rate: float | None, batch: str) -> None:
-    """Refuses a rate that is no share, and a law of batches by which none is priced."""
-    if rate is not None and not 0 < rate <= 1:
-        raise PrivacyError(
-            f"release {name}: rate={rate:g} is no share of records, or of clients: give one above "
-            "0 and up to 1, or None"
-        )
-    known = get_args(HidingLaw)
-    if batch not in known:
-        raise PrivacyError(
-            f"release {name}: batch={batch!r}: batches are priced by {', '.join(known)}"
-        )
-
-
 @dataclass(frozen=True)
 class LedgerEntry:
     """One named release of one run.
@@ -100,7 +86,16 @@ class LedgerEntry:
     form: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        check_rate(self.name, self.rate, self.batch)
+        if self.rate is not None and not 0 < self.rate <= 1:
+            raise PrivacyError(
+                f"release {self.name}: rate={self.rate:g} is no share of records, or of clients: "
+                "give one above 0 and up to 1, or None"
+            )
+        if self.batch not in (known := get_args(HidingLaw)):
+            raise PrivacyError(
+                f"release {self.name}: batch={self.batch!r}: batches are priced by "
+                f"{', '.join(known)}"
+            )
         if isinstance(self.parameter, tuple) and len(self.parameter) != self.count:
             raise PrivacyError(
                 f"release {self.name}: {len(self.parameter)} parameters for {self.count} releases"
