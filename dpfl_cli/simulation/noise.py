@@ -99,7 +99,7 @@ def with_noise(plan: Plan) -> Plan:
     target, field = dp.epsilon, mechanism.target.noise_field
     if target is None:
         return plan
-    if field is None:  # as of the one under dp=none
+    if dp.trust == "none" or field is None:
         raise ConfigError(
             f"dp.epsilon={target}: mechanism={mechanism.name} adds no noise to calibrate; choose "
             "dp=ldp or dp=cdp"
