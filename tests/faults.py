@@ -223,6 +223,13 @@ FAULTS = [
         "algorithms/test_fednew.py",
     ),
     Fault(
+        "the sign of the duals' step at record level",
+        "algorithms/fednew_record.py",
+        "(own - release.mean.unsqueeze(1))",
+        "(release.mean.unsqueeze(1) - own)",
+        "algorithms/test_fednew.py",
+    ),
+    Fault(
         "AdaptDP's offset is for noise that does not average over clients",
         "algorithms/adaptdp.py",
         "squares = squares / clients\n",

@@ -41,7 +41,6 @@ Proved as `fedavg_record` is: under local trust for any K, under central trust a
 aggregation for K = 1.
 """
 
-from collections.abc import Callable, Mapping
 from math import ceil, log
 from typing import Literal
 
@@ -100,7 +99,6 @@ class AdaptDpSettings(RecordSettings):
 
 @algorithm(
     "adaptdp",
-    revision=1,
     paper="Fukami, Murata, Niwa, TMLR 2025, OpenReview vvSHlH3a8V",
     unit="record",
     needs={"clipped_gradient", "squared_gradient_norms"},
@@ -118,10 +116,20 @@ class AdaptDp:
         size, rate = settings.radius_batch_size, None
         if size is not None:
             rate = size / run.fewest() if size < run.fewest() else None
+        given, target = settings.radius_noise_multiplier, settings.target_epsilon
+        order = 2 if target is None else 1 + ceil(2 * log(1 / settings.target_delta) / target)
+        share = steps.per_round / steps.disjoint  # releases of gradients to one of the radius
+
+        def multiplier(z: float) -> float:
+            """That of the radius, by the gradients'."""
+            if given is not None:
+                return given
+            return balanced_multiplier(z, steps.rate, share, rate, order)
+
         radius = ReleaseSpec(
             "radius",
             "scalar",
-            multiplier=_radius_noise(settings, steps, rate),
+            multiplier=multiplier,
             rate=rate,
             sums_suffice=steps.sums_suffice,
             note=RADIUS,
@@ -131,28 +139,21 @@ class AdaptDp:
     init = staticmethod(start)
 
     def round(self, state: State, at: Round) -> RoundResult:
-        hyper, model = self.hyper, state.server["model"]  # x
-        radius, clipped = self._radius(model, at)  # C_r
-        _, mean = noisy_steps(at, hyper, model, clip_norm=radius, last=False)
-        model = projected(mean, hyper.projection_radius)
-        return State({"model": model}), {"radius": radius, **clipped}
-
-    def _radius(self, model: Tensor, at: Round) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """[R] C_r, from one release; and the share of the radius's batch that it clips at x, a
-        diagnostic.
-        """
-        hyper, cap, objective = self.hyper, self.hyper.clip_norm, at.objective
-        size = hyper.radius_batch_size
+        hyper, model, objective = self.hyper, state.server["model"], at.objective  # x
+        size, cap = hyper.radius_batch_size, hyper.clip_norm  # b_C, G
         batch = None if size is None else at.batch(size, at.number, "radius batch")
         factor = 2.0 if hyper.sensitivity == "paper" else 1.0
-        mean, norms = objective.squared_norms_mean(
+        squares, norms = objective.squared_norms_mean(
             at.at_clients(model), cap.square(), batch, factor
         )
-        release = at.release("radius", mean)
+        release = at.release("radius", squares)  # s_p
         level = release.mean + self._offset(release.noise_std, at)
         radius = (2 * hyper.radius_multiplier * level).clamp(min=0.0).sqrt()
-        radius = radius.clamp(per_run(hyper.radius_floor, radius), per_run(cap, radius))
-        return radius, record_diagnostics(norms, radius, objective.divisors(batch))
+        radius = radius.clamp(per_run(hyper.radius_floor, radius), per_run(cap, radius))  # C_r
+        _, mean = noisy_steps(at, hyper, model, clip_norm=radius, last=False)
+        clipped = record_diagnostics(norms, radius, objective.divisors(batch))
+        state = State({"model": projected(mean, hyper.projection_radius)})
+        return state, {"radius": radius, **clipped}
 
     def _offset(self, std: Tensor | None, at: Round) -> Tensor | float:
         """nu [R]; the noise of one client's number has the standard deviation std [R] or [R, M],
@@ -167,15 +168,3 @@ class AdaptDp:
         failure = per_run(self.hyper.offset_failure, squares)
         horizons = per_run(np.array(at.mechanism.rounds), squares)
         return (2 * squares).sqrt() * (2 * clients * horizons / failure).log().sqrt()
-
-
-def _radius_noise(
-    settings: AdaptDpSettings, steps: ReleaseSpec, rate: float | None
-) -> Callable[[float], float]:
-    """The noise multiplier of the radius, as a function of the gradients'."""
-    given, target = settings.radius_noise_multiplier, settings.target_epsilon
-    if given is not None:
-        return lambda z: given
-    order = 2 if target is None else 1 + ceil(2 * log(1 / settings.target_delta) / target)
-    share = steps.per_round / steps.disjoint  # releases of gradients to one of the radius
-    return lambda z: balanced_multiplier(z, steps.rate, share, rate, order)

@@ -90,11 +90,11 @@ class Round:
         other batch of it may have: a uniform subset, by a Poisson law (each record apart from the
         others, `size` on average), or with repeats.
         """
-        return self.objective.batch(self.streams, stream, numbers, size, law)
+        return self.objective.batches(self.streams, stream, numbers, size, law)[0]
 
     def epoch(self, size: int, numbers: np.ndarray, stream: str = "batch") -> list[Batch]:
         """Disjoint batches of a random order of every client's records."""
-        return self.objective.epoch(self.streams, stream, numbers, size)
+        return self.objective.batches(self.streams, stream, numbers, size, "part")
 
     def at_clients(self, model: Tensor) -> Tensor:
         """[R, M, d] the model [R, d] as every client gets it."""
@@ -108,9 +108,9 @@ class Round:
 def algorithm(
     name: str,
     *,
-    revision: int,
     paper: str,
     unit: str,
+    revision: int = 1,
     trusts: Collection[str] = EVERY_TRUST,
     proved: Collection[str] = (),
     needs: Collection[str] = (),
@@ -148,7 +148,7 @@ def algorithm(
         declared: Any = target
         declared.trusts = known_names(f"algorithm={name}: trusts", trusts, EVERY_TRUST)
         declared.proved = known_names(f"algorithm={name}: proved", proved, tuple(trusts))
-        declared.units = known_names(f"algorithm={name}: unit", [unit], ("client", "record"))
+        (declared.unit,) = known_names(f"algorithm={name}: unit", [unit], ("client", "record"))
         known_names(f"algorithm={name}: away", [away] if away else [], ("stateless", "rests"))
         declared.needs = frozenset(needs)
         declared.proximal, declared.paper, declared.away = proximal, paper, away
@@ -161,7 +161,7 @@ def algorithm(
                 f"algorithm={name}: class {target.__name__} lacks its settings; annotate them, as "
                 "hyper: MySettings, a class of Settings"
             )
-        return component("algorithm", name, revision=revision, settings=settings)(target)
+        return component("algorithm", name, settings, revision=revision)(target)
 
     return register
 

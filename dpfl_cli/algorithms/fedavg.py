@@ -49,7 +49,6 @@ class FedAvgSettings(LocalSettings):
 
 @algorithm(
     "fedavg",
-    revision=1,
     paper="McMahan et al. 2018, arXiv:1710.06963; Takakura et al. 2025, arXiv:2504.09850",
     unit="client",
     away="stateless",

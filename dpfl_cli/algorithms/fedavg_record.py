@@ -51,7 +51,6 @@ class FedAvgRecordSettings(RecordSettings):
 
 @algorithm(
     "fedavg_record",
-    revision=1,
     paper="Noble et al. 2022, arXiv:2111.09278",
     unit="record",
     needs={"clipped_gradient"},

@@ -81,7 +81,6 @@ class FedExpSettings(LocalSettings):
 
 @algorithm(
     "fedexp",
-    revision=1,
     paper="Takakura, Liew, Hasegawa 2025, arXiv:2504.09850",
     unit="client",
     away="stateless",

@@ -137,7 +137,6 @@ def preconditioner(
 
 @algorithm(
     "fedfc",
-    revision=1,
     paper="Krouka, Koskela, Kulkarni 2025, PoPETs 2025(1), Algorithm 6",
     unit="client",
     proved=ALL_TRUSTS,

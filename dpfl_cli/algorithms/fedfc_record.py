@@ -48,7 +48,6 @@ from dpfl_cli.algorithms.fedfc import (
 
 @algorithm(
     "fedfc_record",
-    revision=1,
     paper="Krouka, Koskela, Kulkarni 2025, PoPETs 2025(1), Algorithm 5",
     unit="record",
     proved=ALL_TRUSTS,

@@ -106,13 +106,6 @@ def auxiliary(
     return pull if dual is None else pull - dual
 
 
-def dual_step(hyper: SecondOrderSettings, dual: Tensor, own: Tensor, direction: Tensor) -> Tensor:
-    """[R, M, d] lambda_i + rho (Y_i - y), with Y_i [R, M, d] what the client takes for its own
-    direction.
-    """
-    return dual + per_run(hyper.penalty, own) * (own - direction.unsqueeze(1))
-
-
 def stepped(
     hyper: SecondOrderSettings, model: Tensor, direction: Tensor, dual: Tensor | None
 ) -> State:
@@ -147,7 +140,6 @@ class FedNewSettings(SecondOrderSettings):
 
 @algorithm(
     "fednew",
-    revision=1,
     paper="Krouka, Koskela, Kulkarni, PoPETs 2025(1); Elgabli et al. 2022, arXiv:2206.08829",
     unit="client",
     needs={"damped_solve"},
@@ -203,5 +195,5 @@ class FedNew(SecondOrder):
             direction = release.mean
             if dual is not None:
                 own = release.echo if hyper.dual == "paper" else update.values  # Y_i
-                dual = dual_step(hyper, dual, own, direction)
+                dual = dual + per_run(hyper.penalty, own) * (own - direction.unsqueeze(1))
         return stepped(hyper, model, direction, dual), lambda: update_diagnostics(update)

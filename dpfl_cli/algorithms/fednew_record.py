@@ -67,13 +67,13 @@ from dpfl_cli.algorithms.api import (
     Setup,
     State,
     algorithm,
+    per_run,
     torch,
 )
 from dpfl_cli.algorithms.fednew import (
     SecondOrder,
     SecondOrderSettings,
     auxiliary,
-    dual_step,
     stepped,
 )
 from dpfl_cli.privacy.diagnostics import curvature_diagnostics
@@ -104,7 +104,6 @@ class FedNewRecordSettings(SecondOrderSettings):
 
 @algorithm(
     "fednew_record",
-    revision=1,
     paper="Krouka, Koskela, Kulkarni, PoPETs 2025(1)",
     unit="record",
     needs={"clipped_gradient", "damped_solve"},
@@ -175,7 +174,8 @@ class FedNewRecord(SecondOrder):
         )  # yhat_i
         release = at.release("direction", update)
         if dual is not None:
-            dual = dual_step(hyper, dual, release.echo, release.mean)
+            own = release.echo  # Y_i
+            dual = dual + per_run(hyper.penalty, own) * (own - release.mean.unsqueeze(1))
         found = stepped(hyper, model, release.mean, dual)
         if not hyper.spectrum:
             return found, {}

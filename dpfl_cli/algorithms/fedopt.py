@@ -53,7 +53,6 @@ class FedOptSettings(LocalSettings):
 
 @algorithm(
     "fedopt",
-    revision=1,
     paper="Reddi et al. 2021, arXiv:2003.00295, Algorithm 2",
     unit="client",
     away="stateless",

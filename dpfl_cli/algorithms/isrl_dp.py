@@ -61,16 +61,8 @@ class IsrlDpSettings(Settings):
     original_delta: Number = Field(1e-5, gt=0, lt=1)
 
 
-def original_multiplier(rounds: int, epsilon: float, delta: float) -> float:
-    """8 sqrt(T ln(2.5 T / delta) ln(2 / delta)) / epsilon, the original noise over the sensitivity
-    2C / m.
-    """
-    return 8 * sqrt(rounds * log(2.5 * rounds / delta) * log(2 / delta)) / epsilon
-
-
 @algorithm(
     "isrl_dp",
-    revision=1,
     paper="Lowy, Razaviyayn 2023, arXiv:2106.09779",
     unit="record",
     proved=ALL_TRUSTS,
@@ -85,12 +77,13 @@ class IsrlDp:
     def releases(settings: IsrlDpSettings, run: Setup) -> list[ReleaseSpec]:
         if settings.noise == "mechanism":
             return [ReleaseSpec("gradient", note=GRADIENT)]
-        if settings.original_epsilon is None:
+        epsilon, delta, rounds = settings.original_epsilon, settings.original_delta, run.rounds
+        if epsilon is None:
             raise ConfigError(
                 "algorithm.noise=original needs the epsilon of its formula: give "
                 "algorithm.original_epsilon"
             )
-        own = original_multiplier(run.rounds, settings.original_epsilon, settings.original_delta)
+        own = 8 * sqrt(rounds * log(2.5 * rounds / delta) * log(2 / delta)) / epsilon
         note = f"{GRADIENT}; noise of the original paper"
         return [ReleaseSpec("gradient", multiplier=lambda z: own, note=note)]
 

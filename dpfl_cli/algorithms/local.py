@@ -1,5 +1,7 @@
 """What client-level methods share: the bounded local update."""
 
+from typing import Any
+
 import numpy as np
 from torch import Tensor
 
@@ -57,9 +59,11 @@ def bounded_local_update(at: Round, model: Tensor, hyper: LocalSettings) -> Boun
     return clip(local_update(at, model, hyper), hyper.clip_norm)
 
 
-def kept_share_gaps(control: str, trust: str, whole_noise: bool, instead: str) -> list[str]:
-    """Why controls that clients keep of their own messages are not proved, and `instead` is."""
-    if control != "sent" or trust != "secure_aggregation" or whole_noise:
+def kept_share_gaps(instead: str, settings: Any, trust: str, whole_noise: bool) -> list[str]:
+    """`gaps` of a method with a `control`: why those that clients keep of their own messages are
+    not proved, and `instead` is.
+    """
+    if settings.control != "sent" or trust != "secure_aggregation" or whole_noise:
         return []
     return [
         "algorithm.control=sent keeps each client's share of the noise, which no release of the "

@@ -93,7 +93,6 @@ def noise_factors(rounds: int, clients: int, step: float, strong_convexity: floa
 
 @algorithm(
     "primal_dual",
-    revision=1,
     paper="Zhang, Fay, Johansson 2023, arXiv:2308.01139",
     unit="record",
     trusts=("none", "local"),

@@ -58,6 +58,7 @@ communicated so far `longest_update` and `clipped_fraction`. These look at clien
 release.
 """
 
+from functools import partial
 from typing import Literal
 
 from dpfl_cli.algorithms.api import (
@@ -139,10 +140,7 @@ class ScaffNew:
 
     hyper: ScaffNewSettings
 
-    @staticmethod
-    def gaps(settings: ScaffNewSettings, trust: str, whole_noise: bool) -> list[str]:
-        """See the docstring of the file."""
-        return kept_share_gaps(settings.control, trust, whole_noise, instead="apart")
+    gaps = staticmethod(partial(kept_share_gaps, "apart"))
 
     @staticmethod
     def releases(settings: ScaffNewSettings, run: Setup) -> list[ReleaseSpec]:

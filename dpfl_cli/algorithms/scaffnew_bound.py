@@ -44,22 +44,6 @@ Numbers = NDArray[np.float64]
 WORST_CONDITION = 1e30  # kappa; 1 / kappa keeps its digits in what is computed here
 
 
-def noise_constant(multiplier: float, releases: int, epsilon: float, delta: float) -> float:
-    """v = z^2 epsilon^2 / (R ln(1 / delta)): Lemma 1 solved for its constant, given a noise
-    multiplier z for R releases.
-    """
-    return multiplier**2 * epsilon**2 / (releases * -math.log(delta))
-
-
-def initial_potential(
-    initial_distance: float, optimum_gradients: float, step_over_probability: float
-) -> float:
-    """psi_0 at h_0 = 0: sum_i ||x_0 - x*||^2 + (eta / p)^2 sum_i ||grad f_i(x*)||^2; of x_0 = 0 the
-    first term is N ||x*||^2.
-    """
-    return initial_distance + step_over_probability**2 * optimum_gradients
-
-
 @dataclass(frozen=True)
 class MessageNoise:
     """The noise of every message of a client, as Lemma 1 writes it.

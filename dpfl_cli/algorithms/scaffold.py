@@ -114,7 +114,6 @@ class ScaffoldSettings(LocalSettings):
 
 @algorithm(
     "scaffold",
-    revision=1,
     paper="Karimireddy et al. 2020, arXiv:1910.06378; Noble et al. 2022, arXiv:2111.09278",
     unit="client",
     away="rests",
@@ -124,10 +123,7 @@ class Scaffold:
 
     hyper: ScaffoldSettings
 
-    @staticmethod
-    def gaps(settings: ScaffoldSettings, trust: str, whole_noise: bool) -> list[str]:
-        """See the docstring of the file."""
-        return kept_share_gaps(settings.control, trust, whole_noise, instead="clipped")
+    gaps = staticmethod(partial(kept_share_gaps, "clipped"))
 
     @staticmethod
     def releases(settings: ScaffoldSettings, run: Setup) -> list[ReleaseSpec]:
@@ -156,10 +152,14 @@ class Scaffold:
     init = staticmethod(start_state)
 
     def round(self, state: State, at: Round) -> RoundResult:
-        hyper = self.hyper
+        hyper, model = self.hyper, state.server["model"]  # w
         if hyper.warm_start and (at.number == 1).any():
-            state = self._warm_start(state, at)
-        model, control = state.server["model"], state.server["control"]  # w, c
+            raw = at.objective.gradient(at.at_clients(model))
+            update = clip(raw, hyper.clip_norm)
+            release = at.release("warm_start", update, charged=at.number == 1)
+            memory = self._remembered(raw, update, release)
+            state = warmed(at, state, release.mean, memory)
+        control = state.server["control"]  # c
         drift = control.unsqueeze(1) - state.clients["control"]  # c - h_i
         raw = local_update(at, model, hyper, drift)
         update = clip(raw, hyper.clip_norm)  # Delta_i
@@ -182,10 +182,3 @@ class Scaffold:
             return bounded.values
         finite = torch.isfinite(raw).all(dim=-1, keepdim=True)
         return torch.where(finite, raw, 0.0)
-
-    def _warm_start(self, state: State, at: Round) -> State:
-        """c and h_i from a clipped gradient at w, for the runs in their first round."""
-        gradient = at.objective.gradient(at.at_clients(state.server["model"]))
-        bounded = clip(gradient, self.hyper.clip_norm)
-        release = at.release("warm_start", bounded, charged=at.number == 1)
-        return warmed(at, state, release.mean, self._remembered(gradient, bounded, release))

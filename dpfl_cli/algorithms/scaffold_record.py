@@ -67,7 +67,6 @@ class ScaffoldRecordSettings(RecordSettings):
 
 @algorithm(
     "scaffold_record",
-    revision=1,
     paper="Noble et al. 2022, arXiv:2111.09278; Karimireddy et al. 2020, arXiv:1910.06378",
     unit="record",
     needs={"clipped_gradient"},
@@ -96,10 +95,15 @@ class ScaffoldRecord:
     init = staticmethod(start_state)
 
     def round(self, state: State, at: Round) -> RoundResult:
-        hyper = self.hyper
+        hyper, model, objective = self.hyper, state.server["model"], at.objective  # w
         if hyper.warm_start and (at.number == 1).any():
-            state = self._warm_start(state, at)
-        model, control = state.server["model"], state.server["control"]  # w, c
+            start = at.at_clients(model)
+            gradient = objective.clipped_gradient(start, hyper.clip_norm)
+            release = at.release("warm_start", gradient, charged=at.number == 1)
+            mean = release.mean + objective.regulariser_gradient(model)
+            own = release.echo + objective.regulariser_gradient(start)
+            state = warmed(at, state, mean, own)
+        control = state.server["control"]  # c
         drift = control.unsqueeze(1) - state.clients["control"]  # c - c_i
         local, mean = noisy_steps(at, hyper, model, drift)  # v_i and mean_i v_i
         length = hyper.local_steps * hyper.local_lr  # K eta_l
@@ -107,16 +111,7 @@ class ScaffoldRecord:
         control = (model - mean) / per_run(length, mean)
         step = per_run(hyper.server_lr, model) * (mean - model)
         if hyper.extra_inv_n:
-            step = step / at.objective.clients
+            step = step / objective.clients
         if hyper.warm_idle_rounds:
             step = at.where(at.number <= hyper.warm_idle_rounds, torch.zeros_like(step), step)
         return State({"model": model + step, "control": control}, {"control": own}), {}
-
-    def _warm_start(self, state: State, at: Round) -> State:
-        """c and c_i from a noisy gradient at w, for the runs in their first round."""
-        model, objective = state.server["model"], at.objective
-        start = at.at_clients(model)
-        gradient = objective.clipped_gradient(start, self.hyper.clip_norm)
-        release = at.release("warm_start", gradient, charged=at.number == 1)
-        fresh = release.echo + objective.regulariser_gradient(start)
-        return warmed(at, state, release.mean + objective.regulariser_gradient(model), fresh)

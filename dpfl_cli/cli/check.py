@@ -125,13 +125,13 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     if group != "mechanism":
         overrides = [word for word in overrides if word not in chosen]
     if group == "algorithm":
-        trusts = {(name, trust, min(target.units)) for trust in target.trusts - {"none"}}
+        trusts = {(name, trust, target.unit) for trust in target.trusts - {"none"}}
         own = []
     elif group == "model" and chosen:
         option = chosen[-1].partition("=")[2]
         used = lookup("algorithm", component_names("algorithm").get(option, option)).target
         proved = used.proved or used.trusts  # faults where it is not are its own
-        trusts = {(option, trust, min(used.units)) for trust in proved - {"none"}}
+        trusts = {(option, trust, used.unit) for trust in proved - {"none"}}
     elif group == "mechanism":
         known = sorted(target.trusts - {"none"})[: 1 if given else None]
         named = any(word.startswith("algorithm") for word in overrides)

@@ -99,10 +99,10 @@ def describe(group: str, option: str) -> None:
     target = found.target
     if getattr(target, "paper", None):
         print(f"paper: {target.paper}")
-    for name, words in (("trusts", "trust models"), ("units", "privacy units")):
-        if hasattr(target, name):
-            print(f"{words}: {', '.join(sorted(getattr(target, name)))}")
+    if hasattr(target, "trusts"):
+        print(f"trust models: {', '.join(sorted(target.trusts))}")
     if found.group == "algorithm":
+        print(f"privacy unit: {target.unit}")
         print("releases:")
         for trust in sorted(target.trusts - {"none"}):
             for line in _releases(found, option, trust):
@@ -121,10 +121,10 @@ def _releases(found: Component, option: str, trust: Any) -> list[str]:
     try:
         chosen: Any = compose_config([f"algorithm={option}", "model=logistic"])["algorithm"]
         del chosen["name"]
-        parsed, unit = parse_settings(found.settings, chosen, "algorithm"), min(found.target.units)
+        parsed, method = parse_settings(found.settings, chosen, "algorithm"), found.target
         # of any run: its numbers do not matter for the names of releases
-        run = Setup(trust, "replace_one", unit, 1000, 1000, 0, 1000, lambda: 10**9)
-        specs = specs_of(found.target, parsed, run)
+        run = Setup(trust, "replace_one", method.unit, 1000, 1000, 0, 1000, lambda: 10**9)
+        specs = specs_of(method, parsed, run)
     except ConfigError as error:
         return [str(error)]
     often = {True: "per round", False: "in some rounds, by a public schedule"}

@@ -61,7 +61,7 @@ GROUPS = (
     "model",
 )
 PARTS = {  # what a component of the group must have
-    "algorithm": ("units", "trusts", "needs", "proximal", "away", "releases", "init", "round"),
+    "algorithm": ("unit", "trusts", "needs", "proximal", "away", "releases", "init", "round"),
     "dataset": ("info", "load"),
     "partitioner": ("clients", "partition"),
     "model": ("dimension_of", "workspace", "initial", "gradient", "metrics"),

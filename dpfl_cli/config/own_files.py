@@ -293,11 +293,10 @@ def _as_it_was(path: Path, content: bytes) -> bool:
 
 def own_object(given: str | None, option: str, example: str) -> Any:
     """What FILE.py:NAME names; a ConfigError of the option says what is wrong with it."""
-    if given is None:
-        raise ConfigError(f"{option}: missing; write FILE.py:NAME, as {option}={example}")
-    code = _CODE.fullmatch(given)
+    code = _CODE.fullmatch(given or "")
     if code is None:
-        raise ConfigError(f"{option}={given}: write FILE.py:NAME, as {option}={example}")
+        what = f"{option}: missing;" if given is None else f"{option}={given}:"
+        raise ConfigError(f"{what} write FILE.py:NAME, as {option}={example}")
     module = import_own(code["file"], f"{option}=")
     if not hasattr(module, code["name"]):
         known = [name for name in vars(module) if not name.startswith("_")]

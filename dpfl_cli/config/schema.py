@@ -1,9 +1,8 @@
 """Typed config of the parts that every run has; components bring their own settings."""
 
-from math import inf
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field, PositiveFloat, field_validator
+from pydantic import ByteSize, Field, PositiveFloat
 
 from dpfl_cli.config.component import Count, PositiveOrNone, Seed, Settings, Share
 
@@ -29,7 +28,7 @@ class DpSettings(Settings):
     unit: Literal["client", "record"]
     relation: Literal["replace_one", "add_or_remove", "zero_out"]
     mode: Literal["sound", "paper"]
-    epsilon: PositiveOrNone
+    epsilon: PositiveOrNone = Field(description="without privacy it is dp=none")
     convention: str | None
     delta: Share
     calibration: Literal["accountant", "zcdp", "analytic", "lemma1", "record_heuristic"] = (
@@ -39,13 +38,6 @@ class DpSettings(Settings):
     releases: Literal["realised", "expected"] = "realised"
     max_epsilon: PositiveOrNone = None
     noise: Literal["seeded", "secret"] = "seeded"
-
-    @field_validator("epsilon", mode="before")
-    @classmethod
-    def _finite(cls, value: Any) -> Any:
-        if value == inf:
-            raise ValueError("a target is a finite number; without privacy it is dp=none")
-        return value
 
 
 class ParticipationSettings(Settings):

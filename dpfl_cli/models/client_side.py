@@ -22,7 +22,7 @@ from dpfl_cli.privacy.client_values import (
     own_values,
     refuse_watchers,
 )
-from dpfl_cli.privacy.draws import Batch, Cohort, FreshLaw, drawn_batches, excess, records_of
+from dpfl_cli.privacy.draws import Batch, BatchLaw, Cohort, drawn_batches, excess, records_of
 from dpfl_cli.privacy.record_bounds import (
     MOST_ADDED,
     MOST_MULTIPLIED,
@@ -120,25 +120,16 @@ class ClientSide:
         found = self.__objective.divisors(None)
         return found if self.__counts_public else self.__theirs(found)
 
-    def batch(
-        self,
-        streams: Streams,
-        stream: str,
-        numbers: np.ndarray,
-        size: int,
-        law: FreshLaw = "subset",
-    ) -> Batch:
+    def batches(
+        self, streams: Streams, stream: str, numbers: np.ndarray, size: int, law: BatchLaw
+    ) -> list[Batch]:
         """As `draws.drawn_batches`, of the clients' records."""
         held, device = self.__objective.held, self.device
+        if law == "part":
+            self._refuse_counted("Round.epoch: how many batches there are")
         if self.__cohort is not None:  # rows of nobody draw records that are not there
             held = np.where(held, held, size)
-        return drawn_batches(streams, stream, numbers, held, size, device, law)[0]
-
-    def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
-        """As `draws.drawn_batches` of the law "part", of the clients' records."""
-        held, device = self.__objective.held, self.device
-        self._refuse_counted("Round.epoch: how many batches there are")
-        return drawn_batches(streams, stream, numbers, held, size, device, "part")
+        return drawn_batches(streams, stream, numbers, held, size, device, law)
 
     def initial(self, streams: Streams) -> Tensor:
         """As `Objective.initial`."""

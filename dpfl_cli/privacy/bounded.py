@@ -35,8 +35,7 @@ Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
 Reasons = str | Mapping[int, str] | None  # of all runs, or by run
 CLAIM = ", as whoever computed it says"  # of bounds that are proved once a model vouches for them
-# float32 sums of squares no longer than this keep a norm to 4e-7 whatever the magnitudes
-_BLOCK = 64
+_BLOCK = 64  # float32 sums of so few squares keep a norm to 4e-7 whatever the magnitudes
 # of bounds: squares that would show that a record exceeds a smaller one are lost; sums overflow
 SMALLEST_BOUND = {torch.float32: 9e-10, torch.float64: 1e-10}
 LARGEST_BOUND = {torch.float32: 1e15, torch.float64: 1e100}
@@ -109,10 +108,8 @@ class Bounded:
         return self.replace_one if refilled or relation == "replace_one" else self.zero_out
 
     def check(self) -> None:
-        """A PrivacyError where values or bounds were changed in place since clipping.
-
-        Seen by torch's version counters (tensors made in inference mode have none and are not
-        checked).
+        """A PrivacyError where values or bounds were changed in place since clipping, by torch's
+        version counters (which tensors made in inference mode lack).
         """
         if self._versions != self._current_versions():
             raise PrivacyError(
@@ -124,11 +121,6 @@ class Bounded:
         refuse_outside_releases()
         self.check()
         return opened(self.values)
-
-    def norms(self) -> ClientValues:
-        """[R, M] float64 L2 norms of the vectors, which may pass C by rounding."""
-        self.check()
-        return own_norms(self.values)
 
     def _current_versions(self) -> tuple[int, ...]:
         return versions((self.values, self.bound, self.replace_one, self.zero_out))
@@ -147,9 +139,7 @@ def bounded(
     cohort: Cohort | None = None,
     claims: Mapping[int, str] = {},
 ) -> Bounded:
-    """The one constructor of bounded values, for the functions that enforce a bound (plain tensors
-    in, as the attributes of `Bounded`). The bound is a claim: what proves one is in this file.
-    """
+    """The one constructor, of plain tensors. The bound is a claim: what proves one is in here."""
     return _made(
         values=of_cohort(client_values(values), cohort),
         bound=bound,
@@ -188,8 +178,8 @@ def _derived(values: Bounded, inside: Tensor, **changes: Any) -> Bounded:
 
 def claimed(values: Bounded, inside: Tensor) -> Bounded:
     """Other contributions, of which somebody says that the bound holds for them too."""
-    claims = MappingProxyType(dict.fromkeys(range(len(inside)), values.proof))
-    return _derived(values, inside, claims=claims)
+    everywhere = dict.fromkeys(range(len(inside)), values.proof)
+    return _derived(values, inside, claims=MappingProxyType(everywhere))
 
 
 def public(what: str, *numbers: Tensor) -> None:

@@ -14,20 +14,23 @@ against those who do not see who was: then the other contributions are zero, the
 the ratio is of the mixture over whether the canary was drawn.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpfl_cli.privacy.bounded import Bounded, claimed
 from dpfl_cli.privacy.draws import Batch, members_of, records_of
-from dpfl_cli.privacy.mechanism import Call, Mechanism
+from dpfl_cli.privacy.mechanism import Call
 from dpfl_cli.privacy.releases import Release
 
 
 class Canaries:
-    """One canary in each of R runs.
+    """One canary in each of R runs, in all that their mechanism releases from here on.
 
     Args:
+      mechanism: a `Mechanism` that has released nothing yet.
       sides: [R] booleans.
 
     Attributes:
@@ -36,67 +39,62 @@ class Canaries:
       gaussian: whether the scores are Gaussian on both sides: all noise was, and nothing was drawn.
     """
 
-    def __init__(self, sides: np.ndarray) -> None:
+    def __init__(self, mechanism: Any, sides: np.ndarray) -> None:
+        self._site, self._release = mechanism._site, mechanism._released
+        mechanism._released = self._released
         self.sides = torch.from_numpy(sides)
         self.scores = torch.zeros(len(sides), dtype=torch.float64)
         self.gaussian = True
         self._client: int | None = None  # the canary's, or whose record it is
 
-    def mechanism(self, target: type[Mechanism]) -> type[Mechanism]:
-        """A mechanism as it is, but that canaries are put into what it releases."""
+    def _released(self, call: Call) -> Release:
+        """The release of contributions with the canaries among them."""
+        values, spec, setup = call.values, call.spec, self._site.setup
+        row, there = self._places(call)
+        drawn = values.cohort is not None or values.batch is not None
+        inside = values.checked().clone()
+        if drawn:
+            inside.zero_()
+        first = inside[..., 0] if values.is_vector else inside  # [R, M], shared with `inside`
+        runs = torch.arange(len(row))
+        if values.unit == "client":
+            inside[runs, row] = 0.0
+        others = first.double().clone()
+        low, high = self._amounts(values, row, setup.relation)
+        planted = torch.where(there, torch.where(self.sides, high, low), 0.0)
+        first[runs, row] += planted.to(first.dtype)
+        found = self._release(call._replace(values=claimed(values, inside)))
 
-        def released(mechanism: Mechanism, call: Call) -> Release:
-            """The release of contributions with the canaries among them."""
-            values, spec, setup = call.values, call.spec, mechanism._site.setup
-            row, there = self._places(call)
-            drawn = values.cohort is not None or values.batch is not None
-            inside = values.checked().clone()
-            if drawn:
-                inside.zero_()
-            first = inside[..., 0] if values.is_vector else inside  # [R, M], shared with `inside`
-            runs = torch.arange(len(row))
-            if values.unit == "client":
-                inside[runs, row] = 0.0
-            others = first.double().clone()
-            low, high = self._amounts(values, row, setup.relation)
-            planted = torch.where(there, torch.where(self.sides, high, low), 0.0)
-            first[runs, row] += planted.to(first.dtype)
-            found = target._released(mechanism, call._replace(values=claimed(values, inside)))
-
-            numbers = found.received[..., 0] if values.is_vector else found.received
-            if numbers.dim() == 2:
-                seen, known, share = numbers[runs, row], others[runs, row], 1.0
-            else:
-                share = 1 / setup.cohort
-                seen, known = numbers, others.sum(dim=1) * share
-            rest = seen.double() - known
-            rate = 1.0
-            if values.cohort is not None:
-                rate = values.cohort.sampling.rate
-            elif isinstance(values.batch, Batch):
-                rate = values.batch.size / setup.fewest()
-            self.gaussian &= not drawn and found.noise_std is not None
-            score = rest
-            if found.noise_std is not None:
-                # ln((1 - q) + q phi(x - a) / phi(x)) of either side, where the canary puts a into
-                # what is left with probability q
-                variance = _of_row(found.noise_std, row).square()
-                above, below = (
-                    (amount * rest - amount.square() / 2) / variance
-                    for amount in (high * share, low * share)
-                )
-                if rate < 1:
-                    away = torch.log1p(torch.tensor(-rate, dtype=torch.float64))
-                    above, below = (
-                        torch.logaddexp(away, one + np.log(rate)) for one in (above, below)
-                    )
-                score = above - below
-            log = mechanism._site.ledger.logs[spec.name]
-            charged = torch.from_numpy(log.latest == call.address // spec.per_round)
-            self.scores += torch.where(charged, score, 0.0)
-            return found
-
-        return type(f"Audited{target.__name__}", (target,), {"_released": released})
+        numbers = found.received[..., 0] if values.is_vector else found.received
+        if numbers.dim() == 2:
+            seen, known, share = numbers[runs, row], others[runs, row], 1.0
+        else:
+            share = 1 / setup.cohort
+            seen, known = numbers, others.sum(dim=1) * share
+        rest = seen.double() - known
+        rate = 1.0
+        if values.cohort is not None:
+            rate = values.cohort.sampling.rate
+        elif isinstance(values.batch, Batch):
+            rate = values.batch.size / setup.fewest()
+        self.gaussian &= not drawn and found.noise_std is not None
+        score = rest
+        if found.noise_std is not None:
+            # ln((1 - q) + q phi(x - a) / phi(x)) of either side, where the canary puts a into
+            # what is left with probability q
+            variance = _of_row(found.noise_std, row).square()
+            above, below = (
+                (amount * rest - amount.square() / 2) / variance
+                for amount in (high * share, low * share)
+            )
+            if rate < 1:
+                away = torch.log1p(torch.tensor(-rate, dtype=torch.float64))
+                above, below = (torch.logaddexp(away, one + np.log(rate)) for one in (above, below))
+            score = above - below
+        log = self._site.ledger.logs[spec.name]
+        charged = torch.from_numpy(log.latest == call.address // spec.per_round)
+        self.scores += torch.where(charged, score, 0.0)
+        return found
 
     def _places(self, call: Call) -> tuple[Tensor, Tensor]:
         """[R] the row of the canary's client, and whether the canary takes part."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dpfl_cli.privacy.bounded import Bounded, per_run
+from dpfl_cli.privacy.bounded import Bounded, per_run, vector_norms
 from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, diagnostic, opened
 from dpfl_cli.privacy.draws import among
 
@@ -93,7 +93,7 @@ def update_diagnostics(update: Bounded) -> dict[str, Diagnostic]:
       clipped_fraction: [R] the part of the clients whose update has norm C.
       repaired: [R] the number of updates that were not finite and count as zero.
     """
-    squared = opened(update.norms()).square()  # [R, M]
+    squared = vector_norms(update.checked()).square()  # [R, M], may pass C^2 by rounding
     limit = (_AT_THE_BOUND * update.bound).square().unsqueeze(-1)
     clipped = (squared >= limit).to(squared.dtype)
 

@@ -192,7 +192,7 @@ def drawn_batches(
     held: np.ndarray,
     size: int,
     device: torch.device,
-    law: BatchLaw = "subset",
+    law: BatchLaw,
 ) -> list[Batch]:
     """A fresh batch of every client's records, from an address of a stream; of the law "part" the
     disjoint ones of a random order, as many as the smallest client fills.

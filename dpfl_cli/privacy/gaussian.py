@@ -31,7 +31,7 @@ class GaussianSettings(Settings):
     noise_multiplier: NoiseOrNone
 
 
-@component("mechanism", "none", revision=1, settings=Settings)
+@component("mechanism", "none", Settings)
 class NoNoise(Mechanism):
     """No mechanism: the server sees every contribution as it is; epsilon is infinite."""
 
@@ -87,7 +87,7 @@ def _of_mean(call: Call, mean: Tensor, own: ClientValues | None, std: Tensor) ->
     return Release(received=mean, own=own, bound=call.values.bound, noise_std=std, averaged=mean)
 
 
-@component("mechanism", "local_gaussian", revision=1, settings=GaussianSettings)
+@component("mechanism", "local_gaussian", GaussianSettings)
 class LocalGaussian(_Gaussian):
     """Gaussian noise on every client's message (local trust).
 
@@ -116,7 +116,7 @@ class LocalGaussian(_Gaussian):
         return release.received.square().sum(dim=-1) - noise
 
 
-@component("mechanism", "central_gaussian", revision=1, settings=GaussianSettings)
+@component("mechanism", "central_gaussian", GaussianSettings)
 class CentralGaussian(_Gaussian):
     """Gaussian noise on the mean over clients, added by a trusted server (central trust).
 
@@ -154,7 +154,7 @@ class SharedSettings(GaussianSettings):
     sens_scale: Literal["max", "own"] = "max"
 
 
-@component("mechanism", "shared_gaussian", revision=1, settings=SharedSettings)
+@component("mechanism", "shared_gaussian", SharedSettings)
 class SharedGaussian(_Gaussian):
     """Gaussian noise added in shares, of which only the sum is seen (secure aggregation).
 

@@ -72,7 +72,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
             below = middle
 
 
-@component("accountant", "gdp", revision=1, settings=Settings)
+@component("accountant", "gdp", Settings)
 class GdpAccountant(Accountant):
     """Exact composition of Gaussian releases (Gaussian DP): no slack, Gaussian noise only.
 
@@ -125,7 +125,7 @@ def joint_squared_mu(vector: np.ndarray, scalar: np.ndarray) -> np.ndarray:
     return np.maximum(vector**-2.0, np.where(ratio > 2, inner, 0.0))
 
 
-@component("accountant", "joint_gaussian", revision=1, settings=Settings)
+@component("accountant", "joint_gaussian", Settings)
 class JointGaussianAccountant(GdpAccountant):
     """Exact Gaussian composition that prices a mean and its mean squared norm by their joint
     sensitivity.

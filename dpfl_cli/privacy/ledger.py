@@ -27,20 +27,6 @@ Shape = Literal["vector", "scalar", "matrix"]
 Fields = dict[str, Any]  # of an entry, in JSON
 
 
-def check_rate(name: str, rate: float | None, batch: str) -> None:
-    """Refuses a rate that is no share, and a law of batches by which none is priced."""
-    if rate is not None and not 0 < rate <= 1:
-        raise PrivacyError(
-            f"release {name}: rate={rate:g} is no share of records, or of clients: give one above "
-            "0 and up to 1, or None"
-        )
-    known = get_args(HidingLaw)
-    if batch not in known:
-        raise PrivacyError(
-            f"release {name}: batch={batch!r}: batches are priced by {', '.join(known)}"
-        )
-
-
 @dataclass(frozen=True)
 class LedgerEntry:
     """One named release of one run.
@@ -100,7 +86,16 @@ class LedgerEntry:
     form: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        check_rate(self.name, self.rate, self.batch)
+        if self.rate is not None and not 0 < self.rate <= 1:
+            raise PrivacyError(
+                f"release {self.name}: rate={self.rate:g} is no share of records, or of clients: "
+                "give one above 0 and up to 1, or None"
+            )
+        if self.batch not in (known := get_args(HidingLaw)):
+            raise PrivacyError(
+                f"release {self.name}: batch={self.batch!r}: batches are priced by "
+                f"{', '.join(known)}"
+            )
         if isinstance(self.parameter, tuple) and len(self.parameter) != self.count:
             raise PrivacyError(
                 f"release {self.name}: {len(self.parameter)} parameters for {self.count} releases"
@@ -196,13 +191,6 @@ class Ledger:
     """The releases of one run, in the order in which their names first appeared."""
 
     entries: tuple[LedgerEntry, ...] = ()
-
-    def charged(self, entry: LedgerEntry) -> Ledger:
-        """The ledger after one more release (`entry.count` of them) is written to it."""
-        entries = {known.name: known for known in self.entries}
-        known = entries.get(entry.name)
-        entries[entry.name] = entry if known is None else known.joined(entry)
-        return Ledger(tuple(entries.values()))
 
     @property
     def releases(self) -> int:
@@ -358,9 +346,8 @@ class BatchLedger:
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""
-        ledger = self.started[run]
-        for log in self.logs.values():
-            entry = log.of_run(run)
-            if entry is not None:
-                ledger = ledger.charged(entry)
-        return ledger
+        entries = {entry.name: entry for entry in self.started[run].entries}
+        for name, log in self.logs.items():
+            if (made := log.of_run(run)) is not None:
+                entries[name] = entries[name].joined(made) if name in entries else made
+        return Ledger(tuple(entries.values()))

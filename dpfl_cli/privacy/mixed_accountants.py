@@ -78,7 +78,7 @@ class RdpSettings(Settings):
     conversion: Literal["cks", "mironov"] = "cks"
 
 
-@component("accountant", "rdp", revision=3, settings=RdpSettings)
+@component("accountant", "rdp", RdpSettings, revision=3)
 class RdpAccountant(Accountant):
     """Renyi DP with the best real order: an upper bound for Gaussian and pure releases.
 
@@ -155,7 +155,7 @@ def _renyi(entries: Entries, excess: np.ndarray) -> np.ndarray:
     return sum((kind.renyi(own, excess) for kind, own in kinds), np.zeros_like(excess))
 
 
-@component("accountant", "zcdp", revision=1, settings=Settings)
+@component("accountant", "zcdp", Settings)
 class ZcdpAccountant(Accountant):
     """Zero-concentrated DP: epsilon = rho + 2 sqrt(rho ln(1/delta)); simple and loose.
 
@@ -170,7 +170,7 @@ class ZcdpAccountant(Accountant):
         return float(rho + 2 * math.sqrt(rho * -math.log(delta)))
 
 
-@component("accountant", "pure", revision=1, settings=Settings)
+@component("accountant", "pure", Settings)
 class PureAccountant(Accountant):
     """Sum of pure epsilons: epsilon-DP whatever delta is; pure mechanisms only.
 
@@ -213,7 +213,7 @@ class PldSettings(Settings):
     interval: float | None = Field(None, gt=0, le=100)
 
 
-@component("accountant", "pld", revision=1, settings=PldSettings)
+@component("accountant", "pld", PldSettings)
 class PldAccountant(Accountant):
     """Privacy loss distributions composed on a grid, rounded up: a tight upper bound for Gaussian
     and pure releases.

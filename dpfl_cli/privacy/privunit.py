@@ -47,7 +47,7 @@ from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 _NULL_NORM = 1e-30  # shorter vectors have no direction that float32 could carry; they count as zero
 
 
-@component("mechanism", "privunit", revision=1, settings=PrivUnitSettings)
+@component("mechanism", "privunit", PrivUnitSettings)
 class PrivUnit(Mechanism):
     """PrivUnit x ScalarDP: every client sends a pure-DP direction and norm (local trust).
 

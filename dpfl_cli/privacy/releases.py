@@ -17,7 +17,7 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.bounded import Bounded, Relation, Unit
 from dpfl_cli.privacy.client_values import ClientValues
 from dpfl_cli.privacy.draws import Batch, HidingLaw, Sampling
-from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity, Shape, check_rate
+from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity, Shape
 
 REFILLED = (
     "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its place, so "
@@ -117,7 +117,6 @@ class ReleaseSpec:
                 f"release {self.name}: disjoint={self.disjoint}: a round is whole epochs of so "
                 f"many parts, and per_round={self.per_round} is no multiple of that"
             )
-        check_rate(self.name, self.rate, self.batch)
         if self.disjoint > 1 and self.rate is not None:
             raise PrivacyError(
                 f"release {self.name}: parts of an epoch are no fresh subsets: give disjoint or "

@@ -18,11 +18,11 @@ where that is smaller than 2 e^((j - 1) e(j)), with B(l) = E_Q (P/Q - 1)^l of th
 import math
 from bisect import bisect_left
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Field, Settings, component
 from dpfl_cli.privacy.accountants import Accountant
 from dpfl_cli.privacy.ledger import Entries, Ledger
 
@@ -155,10 +155,10 @@ class WangRdpSettings(Settings):
         and half for the conversion.
     """
 
-    order: int | Literal["optimised", "paper"] = "optimised"
+    order: Annotated[int, Field(ge=2)] | Literal["optimised", "paper"] = "optimised"
 
 
-@component("accountant", "wang_rdp", revision=1, settings=WangRdpSettings)
+@component("accountant", "wang_rdp", WangRdpSettings)
 class WangRdpAccountant(Accountant):
     """Renyi DP at integer orders, amplified by subsampling without replacement: Gaussian releases,
     replace_one.
@@ -183,8 +183,6 @@ class WangRdpAccountant(Accountant):
                     f"release '{entry.name}' is priced "
                     f"under {entry.relation}: use dp.relation=replace_one, or accountant=gdp"
                 )
-        if isinstance(self.settings.order, int) and self.settings.order < 2:
-            return f"accountant.order={self.settings.order}: orders are integers of at least 2"
         return super().supports(ledger)
 
     def _epsilon(self, entries: Entries, delta: float) -> float:

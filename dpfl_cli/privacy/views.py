@@ -23,7 +23,7 @@ WHOLE = (
 
 def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
     """The ledger of messages as somebody sees it to whom a trusted party hands their mean; None
-    where that is not defined.
+    where that is not defined, or nothing was released.
 
     The mean of M messages with noise N(0, std^2) each has noise N(0, std^2 / M), and one client
     moves it by sensitivity / M: one Gaussian release of the federation, of multiplier z sqrt(M).
@@ -37,21 +37,7 @@ def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
         if sent != ("gaussian", "vector", "client", "client"):
             return None
         entries.append(replace(entry.scaled(math.sqrt(clients)), scope="federation"))
-    return Ledger(tuple(entries))
-
-
-def central(
-    ledger: Ledger, clients: int, accountant: Accountant, delta: float
-) -> dict[str, Any] | None:
-    """What `mean_alone` is worth: the `value` of epsilon, and the `reason` where there is none;
-    None where it is not defined, or nothing was released.
-    """
-    seen = mean_alone(ledger, clients)
-    if seen is None or not seen.releases:
-        return None
-    found = price(seen, accountant, delta)
-    why = {} if found.reason is None else {"reason": found.reason}
-    return {"value": found.epsilon, **why}
+    return Ledger(tuple(entries)) if entries else None
 
 
 def coalitions(clients: int) -> list[int]:

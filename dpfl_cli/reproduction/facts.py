@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpfl_cli.algorithms.scaffnew import ScaffNewSettings
-from dpfl_cli.algorithms.scaffnew_bound import (
-    MessageNoise,
-    ScaffnewBound,
-    initial_potential,
-    noise_constant,
-)
+from dpfl_cli.algorithms.scaffnew_bound import MessageNoise, ScaffnewBound
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.streams import Streams
@@ -87,7 +82,9 @@ def noise_of(plan: Plan) -> MessageNoise | None:
         constant, origin = zcdp_v(dp.epsilon, dp.delta), "zCDP, in closed form"
     else:
         (entry,) = counted_ledger(plan).entries
-        constant = noise_constant(float(entry.parameters()[0]), entry.count, dp.epsilon, dp.delta)
+        z = float(entry.parameters()[0])
+        # Lemma 1 solved for its constant
+        constant = z**2 * dp.epsilon**2 / (entry.count * -math.log(dp.delta))
         own = dp.calibration == "accountant"
         set_by = f"accountant={plan.accountant.name}" if own else f"dp.calibration={dp.calibration}"
         origin = f"the run's noise ({set_by})"
@@ -110,12 +107,9 @@ def scaffnew_bound(plan: Plan) -> ScaffnewBound:
         )
     noise = noise_of(plan)
     facts = problem_facts(plan)
-    # psi_0 at eta* and p*: (eta* / p*)^2 = 1 / (L mu)
-    potential = initial_potential(
-        facts["initial_distance"],
-        facts["optimum_gradients"],
-        1 / math.sqrt(facts["smoothness"] * facts["strong_convexity"]),
-    )
+    # psi_0 at h_0 = 0, eta* and p*: (eta* / p*)^2 = 1 / (L mu)
+    ratio = 1 / math.sqrt(facts["smoothness"] * facts["strong_convexity"])
+    potential = facts["initial_distance"] + ratio**2 * facts["optimum_gradients"]
     return ScaffnewBound(
         strong_convexity=facts["strong_convexity"],
         smoothness=facts["smoothness"],

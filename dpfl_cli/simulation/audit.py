@@ -7,7 +7,7 @@ evaluated. What was found is kept as runs are, in `outputs/audits/<id>/{result.j
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -149,10 +149,8 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
     size = min(fitting(plan), AT_ONCE)
     scores, gaussian = [], True
     for some in slices(len(seeds), size):
-        put = Canaries(sides[some])
-        component = replace(plan.mechanism.component, target=put.mechanism(plan.mechanism.target))
-        own = replace(plan, mechanism=replace(plan.mechanism, component=component))
-        stack = Stack([Member(own) for _ in seeds[some]], noise_seeds=seeds[some])
+        stack = Stack([Member(plan) for _ in seeds[some]], noise_seeds=seeds[some])
+        put = Canaries(stack.mechanism, sides[some])
         for _ in range(plan.last_round):
             stack.step(shown=False)
         stack.mechanism.verify()

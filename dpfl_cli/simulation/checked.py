@@ -5,7 +5,6 @@ changed file was not, and by the settings that decide which code runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,21 +40,23 @@ def note_check(plan: Plan, group: str, rows: list[Options]) -> None:
     if group == "model" and not method.plugin:
         sizes = (getattr(method.settings, name) for name in batch_options(method.name))
         batches = any(size is not None for size in sizes)
-        ways.append(_in_short(plan.model, method.name, plan.dp.unit, batches, _drawn(plan)))
+        ways.append(  # in short: whatever else the method was set to
+            canonical_json([_shape(plan.model), plan.dp.unit, method.name, batches, *_drawn(plan)])
+        )
     named = getattr(plan, group).identity()
     known = _noted(group, named)
-    failed = {way for way, of in known.items() if not passed(of) and not _has(of, NOT_REACHED)}
+    failed = {
+        way
+        for way, of in known.items()
+        if not passed(of) and all(row["result"] != NOT_REACHED for row in of)
+    }
     fresh = {way: rows for way in ways if way not in failed or not passed(rows)}
     write_atomically(_file(group, named), json_text(known | fresh).encode())
 
 
 def passed(rows: list[Options]) -> bool:
     """Whether nothing failed; what could not be measured is said apart."""
-    return not _has(rows, "FAIL")
-
-
-def _has(rows: list[Options], result: str) -> bool:
-    return any(row["result"] == result for row in rows)
+    return all(row["result"] != "FAIL" for row in rows)
 
 
 def failed_check(plan: Plan) -> str | None:
@@ -151,7 +152,7 @@ def _ways(plan: Plan, group: str) -> list[str]:
         return [canonical_json([*way, _coarse(method), *drawn])]
     provided = {None, *choice.target.provides}
     return [
-        _in_short(choice, name, unit, batches, drawn)
+        canonical_json([_shape(choice), unit, name, batches, *drawn])  # as `note_check` has it
         for (name, _, unit), need in USERS.items()
         if need in provided and (not drawn or lookup("algorithm", name).target.away)
         for batches in (False, True)[: 1 + bool(batch_options(name))]
@@ -160,11 +161,6 @@ def _ways(plan: Plan, group: str) -> list[str]:
 
 def _drawn(plan: Plan) -> list[str]:
     return [plan.participation.name] if plan.sampling is not None else []
-
-
-def _in_short(model: Choice, method: str, unit: str, batches: bool, drawn: Sequence[str]) -> str:
-    """How a method tried a model, whatever else it was set to."""
-    return canonical_json([_shape(model), unit, method, batches, *drawn])
 
 
 def _coarse(method: Choice) -> Options:

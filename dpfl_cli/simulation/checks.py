@@ -30,10 +30,10 @@ def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
             f"algorithm={algorithm.name} is not defined under dp.trust={dp.trust}; it is under "
             f"{defined}"
         )
-    if dp.unit not in algorithm.target.units:
+    if dp.unit != algorithm.target.unit:
         raise ConfigError(
-            f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, "
-            f"not a {dp.unit} (dp={dp.name}); write {_other_unit(algorithm.name, dp)}"
+            f"algorithm={algorithm.name} protects a {algorithm.target.unit}, not a {dp.unit} "
+            f"(dp={dp.name}); write {_other_unit(algorithm.name, dp)}"
         )
     if dp.trust not in mechanism.target.trusts:
         raise ConfigError(
@@ -51,7 +51,7 @@ def _other_unit(algorithm: str, dp: DpSettings) -> str:
     own = algorithm.removesuffix("_record")
     twin = own if dp.unit == "client" else f"{own}_record"  # the same method for the other unit
     found = components("algorithm").get(twin)
-    fits = found and dp.unit in found.target.units and dp.trust in found.target.trusts
+    fits = found and dp.unit == found.target.unit and dp.trust in found.target.trusts
     if dp.unit == "client":
         more = f", or algorithm={twin} for whole clients" if fits else ""
         return f"dp.unit=record, or dp=record{more}"

@@ -76,8 +76,7 @@ class PluginMemory:
         for made, given in zip(self._made, self._given, strict=True):
             refuse_kept(made, given)
         now, first = held_by(self._modules), self._first
-        changed = [name for name in now if name in first and first[name] != now[name]]
-        changed += [name for name in now.keys() - first.keys() if now[name] is not _LATE]
+        changed = [name for name, value in now.items() if first.get(name, _LATE) != value]
         if changed:
             _spoilt.update(dict.fromkeys(self._modules, changed[0]))
         for name in [_spoilt[module] for module in self._modules if module in _spoilt]:

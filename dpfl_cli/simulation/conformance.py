@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import State
-from dpfl_cli.config.errors import DpflError, place_in_plugin
+from dpfl_cli.config.errors import DpflError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import is_raw, of_cohort, opened, own_values
@@ -27,6 +27,7 @@ from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import CLIENT, Data, held, hostile, with_records
 from dpfl_cli.simulation.noise_tests import odd_noise
+from dpfl_cli.simulation.results import failure_reason
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack
 
@@ -196,7 +197,7 @@ class Kit:
             self._climb(others[-2])
             self._noise()
         except Exception as error:
-            self.faults[check].append(said + _line(error))
+            self.faults[check].append(said + failure_reason(error, private=False))
             self.cut_short = True
 
     def _place(self, data: Data) -> Federation:
@@ -375,12 +376,6 @@ def _files(member: Member) -> dict[str, str]:
         "the unreleased metrics": str(hidden),
         "metrics.csv": str(public),
     }
-
-
-def _line(error: Exception) -> str:
-    """An error as one line."""
-    kind = "" if isinstance(error, DpflError) else f"{type(error).__name__}: "
-    return kind + " ".join(str(error).split()) + place_in_plugin(error)
 
 
 def _firsts(values: Tensor) -> Tensor:

@@ -5,10 +5,7 @@ What the ledger is worth is the accountants' business whatever set the noise; wh
 nominal `privacy.nominal` says.
 """
 
-import hashlib
 import math
-import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
@@ -34,7 +31,7 @@ from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation.run_plan import Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-_calibrated: dict[bytes, float] = {}  # noise multipliers by `_follows_from`, for a grid
+_calibrated: dict[object, float] = {}  # noise multipliers by what they follow from, for a grid
 
 
 def check_calibration(dp: DpSettings) -> None:
@@ -119,13 +116,11 @@ def with_noise(plan: Plan) -> Plan:
 
     counted = _as_counted(plan)
 
-    def ledger_of(settings: Any) -> Ledger:
+    def calibrated(noise: float) -> Ledger:
+        settings = mechanism.target.as_calibrated(settings_of(noise))
         return mechanism.target.planned(settings, counted.specs, counted.setup)
 
-    def calibrated(noise: float) -> Ledger:
-        return ledger_of(mechanism.target.as_calibrated(settings_of(noise)))
-
-    probe = ledger_of(settings_of(1.0))
+    probe = calibrated(1.0)
     increasing = any(entry.kind == "pure" for entry in probe.entries)
     closed = PROVED.get(dp.calibration)
     word = accountant(closed) if closed else plan.accountant_object()  # by which it is meant
@@ -141,7 +136,11 @@ def with_noise(plan: Plan) -> Plan:
         if dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe)
         else:
-            key = _follows_from(plan, calibrated)
+            # what noise follows from, where dpfl's code alone makes a ledger of it
+            bent = plan.algorithm.plugin and any(spec.multiplier for spec in plan.specs)
+            key: object = None
+            if not (mechanism.plugin or plan.accountant.plugin or bent):
+                key = dp.calibration, target, dp.delta, plan.accountant, probe, calibrated(2.0)
             noise = _calibrated.get(key) or calibrate(
                 target, dp.delta, word, calibrated, increasing=increasing
             )
@@ -151,19 +150,6 @@ def with_noise(plan: Plan) -> Plan:
         raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
     return replace(plan, mechanism=replace(mechanism, settings=settings_of(noise)))
-
-
-def _follows_from(plan: Plan, ledger_of: Callable[[float], Ledger]) -> bytes:
-    """What the noise of a plan is a function of, for `_calibrated`: its target, the accountant, and
-    how the ledger follows from noise. Empty where that is not known, or two levels do not tell it:
-    a plugin's mechanism or accountant, or what its method makes of the noise.
-    """
-    bent = plan.algorithm.plugin and any(spec.multiplier for spec in plan.specs)
-    if plan.mechanism.plugin or plan.accountant.plugin or bent:
-        return b""
-    meant = plan.dp.calibration, plan.dp.epsilon, plan.dp.delta, plan.accountant.settings
-    ledgers = [ledger_of(level).entries for level in (1.0, 2.0)]
-    return hashlib.sha256(pickle.dumps((meant, plan.accountant.name, ledgers))).digest()
 
 
 def _as_counted(plan: Plan) -> Plan:

@@ -112,9 +112,9 @@ def _planned(config: Config) -> Plan:
         )
     sections = {n: parse_settings(kind, config.get(n), n) for n, kind in SECTIONS.items()}
     chosen: Options = {group: _chosen(group, config.get(group)) for group in CHOSEN}
-    dp, units = sections["dp"], chosen["algorithm"].target.units
-    if dp.trust == "none" and dp.unit not in units:  # nothing is protected, of neither unit
-        dp = sections["dp"] = dp.model_copy(update={"unit": min(units)})
+    dp = sections["dp"]
+    if dp.trust == "none":  # nothing is protected, of neither unit
+        dp = sections["dp"] = dp.model_copy(update={"unit": chosen["algorithm"].target.unit})
     check_trust(chosen["algorithm"], chosen["mechanism"], dp)
     check_calibration(dp)
     check_runtime(sections["runtime"], dp)

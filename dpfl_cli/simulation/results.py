@@ -32,7 +32,7 @@ from dpfl_cli.data.programs import fallbacks
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.draws import Sampling
 from dpfl_cli.privacy.ledger import Ledger
-from dpfl_cli.privacy.views import CONVENTIONS, central, collusion
+from dpfl_cli.privacy.views import CONVENTIONS, collusion, mean_alone
 from dpfl_cli.simulation.checked import failed_check, unchecked
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.member import Member, MetricsRow
@@ -133,16 +133,17 @@ def privacy_report(
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
     report |= paper_price(plan, ledger)
-    priced = ledger, plan.clients, accountant, delta
     # of a method that needs nothing but means: others make of messages what their next ones show;
     # and whose clients' contributions have one bound, which a plugin's need not, nor need the noise
     # of its messages be independent
     own = plan.algorithm.plugin or plan.mechanism.plugin
     means = "secure_aggregation" in plan.algorithm.target.trusts and not own
-    if trust == "local" and means and (seen := central(*priced)) is not None:
-        report["epsilon_central"] = {"reading": _reading(plan), **seen}
+    if trust == "local" and means and (seen := mean_alone(ledger, plan.clients)) is not None:
+        found = price(seen, accountant, delta)
+        why = {} if found.reason is None else {"reason": found.reason}
+        report["epsilon_central"] = {"reading": _reading(plan), "value": found.epsilon, **why}
     if trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:
-        report["collusion"] = collusion(*priced)
+        report["collusion"] = collusion(ledger, plan.clients, accountant, delta)
     return report
 
 

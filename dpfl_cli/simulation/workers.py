@@ -199,20 +199,20 @@ def _attend(
             )
             for one in news:
                 next(one)
-        reports, died = [], []
+        reports: list[Report] = []
         for share, future in zip(assignments, futures, strict=True):
             try:
                 reports.append(future.result() if future.done() else None)
             except Exception as error:  # each backend has kinds of its own for a process that died
-                died.append((share, f"{type(error).__name__}: {str(error)[:200]}"))
+                why = f"{type(error).__name__}: {str(error)[:200]}"
+                reports.append(
+                    WorkerError(
+                        f"worker {share.number} ({len(share.configs)} runs) ended without a result "
+                        f"({why}); the same command goes on from what is kept"
+                    )
+                )
     if None in reports:
         raise KeyboardInterrupt
-    if died:
-        lost, why = died[0]
-        raise WorkerError(
-            f"worker {lost.number} ({len(lost.configs)} runs) ended without a result ({why}); "
-            "the same command goes on from what is kept"
-        )
     ended = []
     for report in reports:
         if isinstance(report, DpflError):

@@ -240,7 +240,7 @@ def play(
         Setup(
             "local" if trust == "privunit" else trust,  # type: ignore[arg-type]
             relation,  # type: ignore[arg-type]
-            next(iter(found.target.units)),
+            found.target.unit,
             objective.dimension,
             objective.clients,
             seed,
@@ -266,7 +266,7 @@ def play(
         given = {} if trust == "none" else {"noise_multiplier": noise, **(mechanism_options or {})}
         one = SETTINGS[trust](**given)
         mechanism = MECHANISMS[trust]([one] * len(seeds), site)
-    algorithm, view = found.target(hyper), ClientSide(objective, next(iter(found.target.units)))
+    algorithm, view = found.target(hyper), ClientSide(objective, found.target.unit)
     return Play(algorithm, view, mechanism, streams, [algorithm.init(view, streams)], [])
 
 

@@ -919,6 +919,6 @@ def test_settings_that_a_batch_shares_and_does_not() -> None:
 
 
 def test_it_is_for_clients() -> None:
-    assert frozenset({"client"}) == ScaffNew.units
+    assert ScaffNew.unit == "client"
     with pytest.raises(ConfigError, match="protects a client, not a record"):
         plans_of("dp=record")

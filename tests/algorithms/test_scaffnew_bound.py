@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfl_cli.algorithms.scaffnew_bound import MessageNoise, ScaffnewBound, initial_potential
+from dpfl_cli.algorithms.scaffnew_bound import MessageNoise, ScaffnewBound
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.nominal import lemma1, zcdp_v
 
@@ -172,11 +172,6 @@ def test_a_worse_condition_asks_for_more_local_steps(problem: ScaffnewBound, fac
     worse = replace(problem, smoothness=problem.smoothness * factor)
     assert worse.local_steps == pytest.approx(problem.local_steps * math.sqrt(factor))
     assert worse.step < problem.step
-
-
-def test_the_potential_of_a_start() -> None:
-    """Two clients at ||x*|| = 3, gradients of norm 1 and 2 there, eta = 1/2, p = 1/4."""
-    assert initial_potential(2 * 3.0**2, 1.0**2 + 2.0**2, 0.5 / 0.25) == 18 + 4 * 5
 
 
 @pytest.mark.parametrize(

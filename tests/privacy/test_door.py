@@ -606,7 +606,7 @@ def test_algorithms_reach_neither_records_nor_metrics():
     }
     assert reached == sizes | computed | {
         *("initial", "regulariser_gradient", "prox"),
-        *("batch", "epoch"),  # opaque: who knows which records has lost the amplification
+        "batches",  # opaque: who knows which records has lost the amplification
     }
     for name in ("federations", "metrics", "settings", "index", "objective", "_objective"):
         with pytest.raises(AttributeError):

@@ -137,9 +137,7 @@ def test_a_sensitivity_that_changes_is_not_stated_as_if_it_had_not():
     charge(log, 1)
     charge(log, 2, sensitivity=[2.0, 1.0])
     assert [log.of_run(run).sensitivity for run in (0, 1)] == [2.0, None]
-    assert Ledger((entry(),)).charged(entry(sensitivity=1.0)).entries == (
-        entry(count=2, sensitivity=None),
-    )
+    assert entry().joined(entry(sensitivity=1.0)) == entry(count=2, sensitivity=None)
 
 
 def test_without_a_bound_there_is_no_sensitivity_to_state():
@@ -151,7 +149,7 @@ def test_without_a_bound_there_is_no_sensitivity_to_state():
     json.dumps(written.to_json(), allow_nan=False)
     with pytest.raises(PrivacyError, match="not private"):
         written.parameters()
-    assert Ledger((written,)).charged(written).releases == 6
+    assert written.joined(written).count == 6
 
 
 def test_a_skipped_round_is_not_charged():
@@ -177,7 +175,7 @@ def test_a_skipped_round_is_not_charged():
 )
 def test_a_release_keeps_its_meaning_during_a_run(change):
     with pytest.raises(PrivacyError, match="changed its"):
-        Ledger((entry(),)).charged(entry(**change))
+        entry().joined(entry(**change))
 
 
 def test_a_number_of_parameters_that_is_not_the_count_is_refused():

@@ -451,7 +451,7 @@ def test_bounds_and_epochs_tell_no_numbers_of_records_where_clients_are_protecte
         assert bool(torch.isfinite(bounded.zero_out).all()) == told
     streams = MethodStreams(Streams([0]), [])
     with pytest.raises(PrivacyError, match="how many batches"):
-        ClientSide(model, "client").epoch(streams, "batch", np.array([1]), 2)
+        ClientSide(model, "client").batches(streams, "batch", np.array([1]), 2, "part")
 
 
 def test_nobody_else_draws_from_the_streams_of_batches() -> None:
@@ -463,7 +463,7 @@ def test_nobody_else_draws_from_the_streams_of_batches() -> None:
     with pytest.raises(PrivacyError, match="is of batches"):
         now.batch(2, now.number, stream="mine")
     with pytest.raises(PrivacyError, match="the run's own streams"):
-        now.objective.batch(Streams([0]), "batch", now.number, 2)
+        now.objective.batches(Streams([0]), "batch", now.number, 2, "subset")
 
 
 def test_batches_of_names_that_collide_are_no_fresh_ones() -> None:

@@ -24,8 +24,9 @@ from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.privacy.draws import MethodStreams, Sampling, drawn_batches, records_of
+from dpfl_cli.privacy.gaussian import GaussianSettings, LocalGaussian
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
-from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 from dpfl_cli.simulation.grouping import bytes_per_run
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.results import privacy_report
@@ -284,9 +285,16 @@ def test_many_levels_of_noise_cost_a_little_more_than_each_by_itself() -> None:
     assert accountant("pld").epsilon(every, DELTA) < found
 
 
+def declared(**options: Any) -> LedgerEntry:
+    """What a release that is declared so is planned, and charged, as."""
+    run = Setup("local", "replace_one", "record", 3, 2, 0, 1, lambda: 9)
+    spec = ReleaseSpec("gradient", **options)
+    return LocalGaussian.entry(GaussianSettings(noise_multiplier=1.0), spec, run)
+
+
 @pytest.mark.parametrize("rate", [0.0, -0.1, 7.0, float("nan")])
 def test_a_rate_is_a_share(rate: float) -> None:
-    for make in (lambda: ReleaseSpec("gradient", rate=rate), lambda: entry(1.0, rate, 1)):
+    for make in (lambda: declared(rate=rate), lambda: entry(1.0, rate, 1)):
         with pytest.raises(PrivacyError, match="is no share of records, or of clients"):
             make()
 
@@ -294,7 +302,7 @@ def test_a_rate_is_a_share(rate: float) -> None:
 @pytest.mark.parametrize("law", ["repeats", "part", "Poisson"])
 def test_no_other_law_is_priced(law: str) -> None:
     for make in (
-        lambda: ReleaseSpec("gradient", rate=0.1, batch=law),  # type: ignore[arg-type]
+        lambda: declared(rate=0.1, batch=law),
         lambda: entry(1.0, 0.1, 1, batch=law),
     ):
         with pytest.raises(PrivacyError, match="batches are priced by subset, poisson"):
@@ -367,8 +375,8 @@ def test_where_a_record_is_gone_a_batch_of_one_size_holds_another(given: bool) -
     names = torch.arange(6).expand(1, 3, 6)
     clip_norm = torch.ones(1, dtype=view.dtype)
     at = client_values(torch.zeros(1, 3, view.dimension, dtype=view.dtype))
-    subset = names if given else view.batch(streams, "batch", numbers, 6)
-    poisson = view.batch(streams, "batch", numbers, 6, "poisson")
+    subset = names if given else view.batches(streams, "batch", numbers, 6, "subset")[0]
+    (poisson,) = view.batches(streams, "batch", numbers, 6, "poisson")
     each = {
         name: view.clipped_gradient(at, clip_norm, batch)
         for name, batch in (("all", None), ("subset", subset), ("poisson", poisson))

@@ -201,7 +201,7 @@ def test_nothing_that_a_method_sees_tells_how_many_take_part(monkeypatch: Any) -
         assert is_raw(at.objective.records)
         assert is_raw(at.objective.divisors(None))
         with pytest.raises(PrivacyError, match="how many batches there are"):
-            at.objective.epoch(at.streams, "batch", at.number, 1)
+            at.objective.batches(at.streams, "batch", at.number, 1, "part")
         everywhere = at.at_clients(torch.zeros(1, D).double())
         with pytest.raises(PrivacyError, match="its width tells how many records"):
             at.objective.squared_norms_mean(everywhere, torch.ones(1))
