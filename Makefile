@@ -51,7 +51,7 @@ reproduce-all: setup  ## every table and figure there is, at scale=quick, and th
 
 # Units of at most 90 minutes, one after another, the shortest artifacts first; stopped (Ctrl-C, kill) and started again it goes on where it was.
 # Then all their runs as archives, which `dpfl runs import` takes.
-reproduce-paper: setup  ## the same at the papers' sizes, in about a day: each published as it is finished, and its runs as archives
+reproduce-paper: setup  ## the same at the papers' sizes, in a day to a day and a half: each published as it is finished, and its runs as archives
 	while $(BIN)/dpfl reproduce all scale=paper --at-most 90 --publish; status=$$?; [ $$status = 130 ]; do :; done; \
 	$(MAKE) archive && exit $$status
 
