@@ -255,12 +255,11 @@ def numbers(lines: Iterable[str]) -> str:
 
 def of_these(shown: Sequence[Shown]) -> str:
     """The same of pages that say less of what the papers found, which count among them."""
-    standins = numbers(one.numbers_at_full_size for one in shown if one.standin)
     untrained = numbers(one.numbers_at_full_size for one in shown if not one.manifest["runs"])
-    return (
-        f"of these, on pages of stand-ins alone: {standins}; on pages where nothing is trained, of "
-        f"settings, counts and closed forms: {untrained}"
-    )
+    said = f"on pages where nothing is trained, of settings, counts and closed forms: {untrained}"
+    if standins := [one.numbers_at_full_size for one in shown if one.standin]:
+        said = f"on pages of stand-ins alone: {numbers(standins)}; {said}"
+    return f"of these, {said}"
 
 
 def hours(shown: Iterable[Shown], of: Of = lambda page, run: True) -> str:
