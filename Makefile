@@ -13,7 +13,10 @@ setup: $(READY)  ## the virtual environment, from constraints.txt
 
 # What is imported is compiled then, once: most of what is installed never is, and compiling it all takes longer than the rest of this.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Said before there is a $(VENV), which would keep the old one.
+TOO_OLD = '$(PYTHON) is Python %d.%d; dpfl needs 3.11 or later: make PYTHON=python3.11' % sys.version_info[:2]
 $(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and $(TOO_OLD))"
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) "torch==2.13.0"
 	$(INSTALL) -e ".[dev]"
@@ -48,7 +51,7 @@ reproduce-all: setup  ## every table and figure there is, at scale=quick, and th
 
 # Units of at most 90 minutes, one after another, the shortest artifacts first; stopped (Ctrl-C, kill) and started again it goes on where it was.
 # Then all their runs as archives, which `dpfl runs import` takes.
-reproduce-paper: setup  ## the same at the papers' sizes, in about a day: each published as it is finished, and its runs as archives
+reproduce-paper: setup  ## the same at the papers' sizes, in a day to a day and a half: each published as it is finished, and its runs as archives
 	while $(BIN)/dpfl reproduce all scale=paper --at-most 90 --publish; status=$$?; [ $$status = 130 ]; do :; done; \
 	$(MAKE) archive && exit $$status
 

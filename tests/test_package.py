@@ -133,3 +133,18 @@ def test_make_help_lists_every_target() -> None:
         "help",
     )
     assert [name for name in wanted if f"make {name} " not in shown] == []
+
+
+def test_an_old_python_is_refused_before_there_is_an_environment(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    old = tmp_path / "old"
+    code = "import sys; sys.version_info = (3, 10, 1); exec(sys.argv[2])"
+    old.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}' \"$@\"\n")
+    old.chmod(0o755)
+    words = ["make", "-s", "setup", f"PYTHON={old}"]
+    made = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert made.returncode == 2
+    said = f"{old} is Python 3.10; dpfl needs 3.11 or later: make PYTHON=python3.11"
+    assert made.stderr.splitlines()[0] == said
+    assert not (tmp_path / ".venv").exists()

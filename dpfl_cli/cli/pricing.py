@@ -150,10 +150,10 @@ def release_line(entry: "LedgerEntry") -> str:
     from dpfl_cli.privacy.kinds import KINDS
 
     value = entry.parameter
-    shown = f"array of {len(value)}" if isinstance(value, tuple | list) else str(value)
     often = f"{entry.count} x {entry.kind} per {entry.scope}"
     what = f"release {entry.name}: {often}"
-    if entry.parameter is not None:
+    if value is not None:
+        shown = f"array of {len(value)}" if isinstance(value, tuple | list) else f"{value:.7g}"
         what += f", {KINDS[entry.kind].parameter} {shown}"
     # of a run that is planned only, a sensitivity can be unknown as yet
     return what if entry.sensitivity is None else f"{what}, sensitivity {entry.sensitivity}"

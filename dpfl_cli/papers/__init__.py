@@ -66,7 +66,8 @@ def select(words: Sequence[str]) -> list[Artifact]:
     found: dict[str, Artifact] = {}
     for word in dict.fromkeys(words):
         if not word.endswith(".py") and word not in meant:
-            near = nearest(word, meant)
+            same = [name for name in meant if name.endswith(f"/{word}")]
+            near = f"choose from: {', '.join(same)}" if same else nearest(word, meant)
             raise ConfigError(f"{word}: no such artifact; {near} (dpfl reproduce --list)")
         for artifact in meant.get(word) or own(Path(word)):
             other = found.setdefault(artifact.name, artifact)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,7 @@ def test_an_artifact_is_made_and_its_table_is_a_frame(
         (dpfl.reproduce, "reproduce what?"),
         (lambda: dpfl.reproduce("fedexp/fig1", "scale=quick"), "names of artifacts alone"),
         (lambda: dpfl.reproduce("fedexp/fig9"), "did you mean fedexp/fig"),
+        (lambda: dpfl.reproduce("table4"), "from: adaptdp/table4, fedexp/table4, fednew/table4 "),
         (lambda: dpfl.reproduce("fedexp/fig1", scale="quik"), "did you mean quick"),
         (lambda: dpfl.model("abc"), "abc: no run"),
         (lambda: dpfl.account(dpfl.run("rounds=1", quiet=True)[0], delta=2), "between 0 and 1"),
@@ -257,6 +259,12 @@ def test_errors_are_the_lines_of_the_command_line(call, says: str) -> None:
     with pytest.raises(dpfl.DpflError, match=says) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_option_comes_without_what_hydra_says_of_it() -> None:
+    with pytest.raises(dpfl.ConfigError) as caught:
+        dpfl.run("algorithm=fedxp")
+    assert "hydra/_internal" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize(

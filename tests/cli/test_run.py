@@ -531,6 +531,7 @@ def test_calibrating_says_where_the_largest_epsilon_ends_the_run(
     assert code == 0
     assert re.search(r"the run ends before round \d+ of 20, .* above dp.max_epsilon=1;", out)
     assert "None" not in out
+    assert not re.search(r"\.\d{9}", out)
 
 
 def test_paper_mode_says_which_bounds_were_not_proved(capsys: pytest.CaptureFixture[str]) -> None:

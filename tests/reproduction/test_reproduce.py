@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,12 @@ from dpfl_cli.reproduction.paper_numbers import NUMBERS
 from dpfl_cli.reproduction.published import check_published, publish_artifact
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
-from dpfl_cli.reproduction.report import index_md, write_report
+from dpfl_cli.reproduction.report import index_md, numbers, write_report
 from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.search import Job
 from dpfl_cli.reproduction.tables import from_csv, rows_of, to_csv
+from dpfl_cli.reproduction.templating import TEMPLATES
 from dpfl_cli.simulation import results
 from dpfl_cli.simulation.store import RunStore
 from tests.reproduction.requests import FILE, digest
@@ -1181,15 +1182,17 @@ def test_the_index_counts_the_cells_of_all_pages(published: Path) -> None:
     total = "2 of 4 cells within the paper's spread; 3 of 11 within 5 % of its number"
     before = "1 of 2 cells within the paper's spread; 1 of 6 within 5 % of its number"
     index = index_md(published)
-    standins = "0 of 0 cells within the paper's spread; 0 of 0 within 5 % of its number"
     untrained = "1 of 2 cells within the paper's spread; 0 of 4 within 5 % of its number"
-    apart = f"of these, on pages of stand-ins alone: {standins}; on pages where nothing is trained"
+    apart = "of these, on pages where nothing is trained"  # and none of stand-ins
     assert f"Numbers beside the paper's, at its size: {total}; {apart}, of settings" in index
     assert f" closed forms: {untrained}. Before" in index
     assert f" that are here at two sizes: {before}.\n" in index
     assert f"| {said.format(3, 7)} | ({said.format(1, 6)}) |" in index
     assert f"| {said.format(0, 4)} | – |" in index
     assert index.count("1 of 6") == 2
+    page = SimpleNamespace(standin=True, manifest={"runs": [1]}, numbers_at_full_size=before)
+    words = TEMPLATES.get_template("words.j2").make_module({"numbers": numbers})
+    assert f"of these, on pages of stand-ins alone: {before}; on " in words.numbers_of([page])
 
 
 def write_numbers(folder: Path, line: str) -> None:
