@@ -295,8 +295,8 @@ MENDS = [
     Fault(
         "privacy perimeter: noise for a target is that of another method",
         "simulation/noise.py",
-        "plan.accountant.plugin or bent:",
-        "plan.accountant.plugin:",
+        "plan.accountant.plugin or bent):",
+        "plan.accountant.plugin):",
         f"{PERIMETER}::test_noise_for_a_target_is_found_anew_where_a_method_bends_it",
     ),
     Fault(

@@ -56,7 +56,8 @@ from dpfl_cli.reproduction.paper_numbers import NUMBERS
 from dpfl_cli.reproduction.published import check_published, publish_artifact
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
-from dpfl_cli.reproduction.report import index_md, numbers, write_report
+from dpfl_cli.reproduction.report import index_md, write_report
+from dpfl_cli.reproduction.report import numbers as summed
 from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.search import Job
@@ -1191,7 +1192,7 @@ def test_the_index_counts_the_cells_of_all_pages(published: Path) -> None:
     assert f"| {said.format(0, 4)} | – |" in index
     assert index.count("1 of 6") == 2
     page = SimpleNamespace(standin=True, manifest={"runs": [1]}, numbers_at_full_size=before)
-    words = TEMPLATES.get_template("words.j2").make_module({"numbers": numbers})
+    words = TEMPLATES.get_template("words.j2").make_module({"numbers": summed})
     assert f"of these, on pages of stand-ins alone: {before}; on " in words.numbers_of([page])
 
 
