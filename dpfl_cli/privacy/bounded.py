@@ -331,7 +331,7 @@ def as_computed(
         unknown = torch.full_like(values.bound, torch.inf)
         values = _changed(values, replace_one=unknown, zero_out=unknown)
     if isinstance(why_not, str):
-        why_not = dict.fromkeys(values.claims, why_not)
+        why_not = dict.fromkeys(range(len(values.bound)), why_not)
     left = {k: why for k, why in values.claims.items() if CLAIM not in why} | {**(why_not or {})}
     proof, claims = values.proof.replace(CLAIM, ""), MappingProxyType(left)
     own = GIVEN if isinstance(batch, Tensor) else batch
