@@ -34,8 +34,8 @@ Constant = Literal["tight", "paper", "xi_safe"]
 
 
 # Records of a client over which a float32 sum is proved: one record may decide whether those that
-# are added after it are lost. Measured: 1.5 times the bound over 2^18 in gradients; 2.1 over 2^14
-# in covariances, 23 over 2^16 in solves.
+# are added after it are lost. Measured: 1.5 times the bound over 2^18 in gradients; in covariances
+# 2.1 over 2^14 and 23 over 2^16.
 MOST_ADDED, MOST_MULTIPLIED = 1 << 16, 1 << 12
 
 
