@@ -192,9 +192,11 @@ class Mechanism(ABC):
         mask = self._all if charged is None else np.asarray(charged, bool)
         found = self._released(self._charge(spec, values, rounds, mask))
         if (found.averaged is None) != (self.trust == "local"):
-            what = "only the mean is seen under {}; give", "under {} the mean is of messages; drop"
-            how = what[self.trust == "local"].format(f"{self.trust} trust")
-            raise PrivacyError(f"{type(self).__name__}: {how} Release(averaged=...)")
+            hidden = "only the mean is seen; give", "the mean is of messages; drop"
+            wrong = hidden[self.trust == "local"]
+            raise PrivacyError(
+                f"{type(self).__name__}: under {self.trust} trust {wrong} Release(averaged=...)"
+            )
         of_cohort(found.own, values.cohort)
         if charged is None or mask.all():
             return found
