@@ -50,9 +50,9 @@ _kept: list[Federation] = []  # newest last
 _alive: WeakValueDictionary[str, Federation] = WeakValueDictionary()
 
 
-def _code_in(settings: Settings) -> list[str]:
-    """What of settings is FILE.py:NAME."""
-    return [one for _, one in settings if isinstance(one, str) and is_code(one)]
+def _code_in(settings: Settings) -> dict[str, str]:
+    """Those of settings that are FILE.py:NAME."""
+    return {name: one for name, one in settings if isinstance(one, str) and is_code(one)}
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,11 @@ def modules_of(*parts: Choice) -> list[str]:
     """
     plugins = [part.target.__module__ for part in parts if part.plugin]
     named = [part for part in parts if part.component.group in ("model", "dataset")]
-    files = [one.rpartition(":")[0] for part in named for one in _code_in(part.settings)]
-    return [*plugins, *(import_own(file, "").__name__ for file in files)]
+    for part in named:
+        for name, code in _code_in(part.settings).items():
+            option = f"{part.component.group}.{name}="
+            plugins.append(import_own(code.rpartition(":")[0], option).__name__)
+    return plugins
 
 
 @contextmanager

@@ -13,11 +13,13 @@ import torch
 from torch import nn
 
 from dpfl_cli.cli.main import main
+from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.own_module import OwnModule, OwnModuleSettings
 from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.simulation.plan import make_plan
 
 FILE = """
 import warnings
@@ -377,3 +379,15 @@ def test_what_is_kept_of_many_records_ends_a_run_before_it_has_a_result(
         run = [*words, *data, "model=torch", f"model.path={file}:{name}", "rounds=2"]
         assert main(["run", *run, f"seed={seed}", "--quiet"]) == status
         assert ("keeps something of the records" in capsys.readouterr().err) == (status == 3)
+
+
+@pytest.mark.parametrize("words", [["model=torch"], ["dataset=arrays"]], ids=["model", "dataset"])
+def test_a_file_that_cannot_be_imported_is_named_with_its_option(tmp_path, words):
+    file = tmp_path / "broken.py"
+    file.write_text("1 / 0\n")
+    option = words[0].partition("=")[0]
+    config = compose_config(
+        ["dataset=synthetic", "algorithm=fedavg", "dp=none", *words, f"{option}.path={file}:Net"]
+    )
+    with pytest.raises(ConfigError, match=rf"^{option}\.path=.*broken\.py: ZeroDivisionError"):
+        make_plan(config)
