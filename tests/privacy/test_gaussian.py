@@ -306,6 +306,21 @@ def test_a_release_is_for_the_unit_that_was_declared(build, clipped):
         )
 
 
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"), [(torch.float32, 1e-9, 1e15), (torch.float64, 1e-10, 1e100)]
+)
+def test_bounds_whose_squares_are_lost_or_overflow_are_refused(build, clipped, dtype, least, most):
+    def release(bound: float) -> None:
+        values = clipped(directions(1, 3, 4, dtype), bound)
+        build("local_gaussian", 3, 4).release("update", values, np.array([1]))
+
+    release(least)
+    release(most)
+    for bound in (least / 2, 2 * most):
+        with pytest.raises(PrivacyError, match="needs clipped values"):
+            release(bound)
+
+
 @pytest.mark.parametrize("name", ["local_gaussian", "central_gaussian", "shared_gaussian"])
 def test_a_matrix_may_be_of_another_size_than_the_model_and_a_vector_may_not(build, clipped, name):
     specs = [ReleaseSpec("covariance", shape="matrix"), ReleaseSpec("update")]
