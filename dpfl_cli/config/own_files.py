@@ -276,11 +276,14 @@ def _read_beside(
     home, found = folder.resolve(), dict[Path, bytes]()
     known = {path.resolve() for path in own}
     for name in sorted(opened):
-        path = Path(importlib.util.source_from_cache(name) if "__pycache__" in name else name)
+        try:
+            path = Path(importlib.util.source_from_cache(name))
+        except ValueError:  # it is nothing that Python keeps of a source, unless not yet
+            path = Path(name)
         if path in known or not path.is_relative_to(home) or not path.is_file():
             continue
         within = path.relative_to(home).parts
-        installed = {"site-packages", "dist-packages"} & {*within}
+        installed = {"site-packages", "dist-packages", "__pycache__"} & {*within}
         hidden = any(part.startswith(".") for part in within)
         if not installed and not hidden and path.stat().st_mtime_ns < began:
             found[path] = path.read_bytes()
