@@ -223,8 +223,9 @@ def import_own(path: str, option: str) -> ModuleType:
     known = _read_by.get(name, {})
     if name in sys.modules and all(_as_it_was(*one) for one in known.items()):
         return sys.modules[name]
-    for late, one in [*sys.modules.items()]:  # what it found by another way than an import
-        if str(getattr(one, "__file__", None)) in map(str, known):
+    found = {str(path) for path in known}  # maybe by another way than an import
+    for late, one in [*sys.modules.items()] if found else ():
+        if str(getattr(one, "__file__", None)) in found:
             del sys.modules[late]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None:
