@@ -134,7 +134,7 @@ def _matrix_product(given: Given) -> None:
     own_left, axes, others = given.own(left), left.dim(), right.dim()
     # contracts the left's last axis
     rows = own_left and not given.own(right) and axes >= 3 and others <= axes
-    stacks = others >= 4 and 2 <= axes <= others and (not own_left or axes == others)
+    stacks = others >= 4 and axes <= others and (not own_left or axes == others)
     if not rows and not stacks:
         raise Mixing("it would sum over clients; multiply and sum over the last axis instead")
 
@@ -146,7 +146,7 @@ def _einsum(given: Given) -> None:
     )
     labels, kept = inputs.split(","), output[:2]
     own = [label for label, operand in zip(labels, operands, strict=False) if given.own(operand)]
-    bad = not arrow or "." in text or len(labels) != len(operands) or len(set(kept)) != 2
+    bad = not arrow or "." in text or len(set(kept)) != 2
     if bad or any(label[:2] != kept or set(kept) & set(label[2:]) for label in own):
         raise Mixing(
             "it would sum over clients; keep their first two axes first in the result "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -15,11 +16,10 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.accountants import Accountant, accountant, price, price_all
 from dpfl_cli.privacy.gaussian_accountants import (
     gaussian_epsilon,
-    gaussian_log_delta,
     joint_squared_mu,
 )
 from dpfl_cli.privacy.kinds import pure_rdp
-from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.ledger import Ledger, LedgerEntry, together
 
 DELTA = 1e-5
 NAMES = ("gdp", "joint_gaussian", "rdp", "zcdp", "pld", "pure")
@@ -49,7 +49,10 @@ def ledger(*entries: LedgerEntry) -> Ledger:
     return Ledger(entries)
 
 
-def two_releases(vector: float, scalar: float, count: int = 1, **changes: object) -> Ledger:
+Level = float | tuple[float, ...]
+
+
+def two_releases(vector: Level, scalar: Level, count: int = 1, **changes: object) -> Ledger:
     return ledger(
         entry(vector, count, group="moments", **changes),
         entry(
@@ -62,6 +65,12 @@ def two_releases(vector: float, scalar: float, count: int = 1, **changes: object
             **changes,
         ),
     )
+
+
+def apart(of_vector: float | None = None, **changes: Any) -> Ledger:
+    """Two releases, whose second one has been changed."""
+    vector, scalar = two_releases(2.5, 12.5, 5).entries
+    return ledger(replace(vector, sensitivity=of_vector), replace(scalar, **changes))
 
 
 def fedexp(dimension: int, rounds: int) -> Ledger:
@@ -110,7 +119,9 @@ class TestPublishedFigures:
         alone = accountant("gdp").epsilon(ledger(entry(2.5, 50)), DELTA)
         assert joint.epsilon(fedexp(500, 50), DELTA) == alone == pytest.approx(15.456156, abs=5e-7)
         assert joint.epsilon(fedexp(121, 50), DELTA) == alone  # d >= 121 at M = 1000
-        assert joint.epsilon(fedexp(120, 50), DELTA) > alone
+        assert (more := joint.epsilon(fedexp(120, 50), DELTA)) > alone
+        halves = together({"one": fedexp(120, 20), "other": fedexp(120, 30)})
+        assert joint.epsilon(halves, DELTA) == pytest.approx(more, rel=1e-12)
 
     def test_a_records_mean_and_norm_may_both_move_fully(self):
         """Of two records one that is replaced can take C e to 0: joint accounting is of clients."""
@@ -164,21 +175,9 @@ class TestGaussian:
             return
         assert exact_delta(epsilon * (1 + 1e-12)) <= delta <= exact_delta(epsilon * (1 - 1e-12))
 
-    def test_range(self):
-        """From 1e-6 to 1e6 and back: delta(epsilon) is the inverse of epsilon(delta)."""
-        for epsilon in np.geomspace(1e-6, 1e6, 13):
-            for s in (0.5, 5.0, 36.0):  # epsilon = mu (s + mu / 2); delta from about 0.3 to 1e-283
-                mu = 2 * epsilon / (s + math.sqrt(s**2 + 2 * epsilon))
-                delta = math.exp(gaussian_log_delta(mu, epsilon / mu))
-                assert gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-9)
-
     def test_no_shift_costs_nothing(self):
         assert gaussian_epsilon(0.0, DELTA) == 0.0
         assert accountant("gdp").epsilon(ledger(entry(math.inf, 3)), DELTA) == 0.0
-
-    def test_monotone_in_delta(self):
-        values = [gaussian_epsilon(0.7, delta) for delta in np.geomspace(1e-300, 0.2, 200)]
-        assert all(a > b for a, b in itertools.pairwise(values))
 
 
 class TestAgainstEachOther:
@@ -198,14 +197,6 @@ class TestAgainstEachOther:
         exact = accountant("gdp").epsilon(composed, delta)
         assert (
             exact <= accountant("pld").epsilon(composed, delta) <= exact + 1e-3 * max(exact, 1e-3)
-        )
-        assert (
-            exact
-            <= accountant("rdp").epsilon(composed, delta)
-            <= mironov().epsilon(composed, delta)
-        )
-        assert mironov().epsilon(composed, delta) == pytest.approx(
-            accountant("zcdp").epsilon(composed, delta), rel=1e-9
         )
 
     def test_rdp_against_dp_accounting(self):
@@ -410,17 +401,7 @@ class TestJointSensitivity:
 
     def test_noise_that_changes_over_time(self):
         vector, scalar = (1.0, 2.0, 3.0), (0.4, 9.0, 1.0)
-        listed = ledger(
-            entry(vector, 3, group="moments"),
-            entry(
-                scalar,
-                3,
-                group="moments",
-                name="squared norm",
-                shape="scalar",
-                quantity="squared_norms",
-            ),
-        )
+        listed = two_releases(vector, scalar, 3)
         mu = math.sqrt(
             sum(
                 float(joint_squared_mu(np.array(v), np.array(s)))
@@ -439,31 +420,12 @@ class TestJointSensitivity:
         [
             two_releases(2.5, 12.5, 5, relation="zero_out"),
             two_releases(2.5, 12.5, 5, relation="add_or_remove"),
-            ledger(
-                entry(2.5, 5, group="a"),
-                entry(12.5, 5, group="b", name="s", shape="scalar", quantity="squared_norms"),
-            ),
+            apart(group="other"),
             ledger(entry(2.5, 5), entry(12.5, 5, name="s", shape="scalar")),
-            ledger(
-                entry(2.5, 5, group="a"),
-                entry(12.5, 4, group="a", name="s", shape="scalar", quantity="squared_norms"),
-            ),
-            ledger(entry(2.5, 5, group="a"), entry(12.5, 5, group="a", name="s")),
-            ledger(
-                entry(2.5, 5, group="a"), entry(12.5, 5, group="a", name="loss", shape="scalar")
-            ),
-            ledger(
-                entry(2.5, 5, group="a", sensitivity=2.0),
-                entry(
-                    12.5,
-                    5,
-                    group="a",
-                    name="s",
-                    shape="scalar",
-                    quantity="squared_norms",
-                    sensitivity=0.5,
-                ),
-            ),
+            apart(count=4),
+            apart(shape="vector", quantity=""),
+            apart(quantity=""),
+            apart(sensitivity=0.5, of_vector=2.0),
         ],
         ids=[
             "zero_out",
@@ -483,18 +445,8 @@ class TestJointSensitivity:
 
     def test_float32_sensitivities_still_match(self):
         clip_norm = float(np.float32(0.3))
-        composed = ledger(
-            entry(2.5, 5, group="a", sensitivity=float(np.float32(2 * clip_norm))),
-            entry(
-                12.5,
-                5,
-                group="a",
-                name="s",
-                shape="scalar",
-                quantity="squared_norms",
-                sensitivity=float(np.float32(clip_norm) ** 2),
-            ),
-        )
+        of_vector, of_scalar = float(np.float32(2 * clip_norm)), float(np.float32(clip_norm) ** 2)
+        composed = apart(of_vector, sensitivity=of_scalar)
         assert accountant("joint_gaussian").epsilon(composed, DELTA) < accountant("gdp").epsilon(
             composed, DELTA
         )
@@ -636,11 +588,3 @@ class TestPrice:
         assert found["pld"].reason is not None
         assert "500" in found["pld"].reason
         assert found["pure"].vacuous is False
-
-    def test_ledger_survives_its_file(self):
-        composed = two_releases(2.5, 12.5, 50)
-        again = Ledger.from_json(composed.to_json())
-        for name in ("gdp", "joint_gaussian", "rdp", "zcdp"):
-            assert accountant(name).epsilon(again, DELTA) == accountant(name).epsilon(
-                composed, DELTA
-            )

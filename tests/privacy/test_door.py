@@ -5,7 +5,6 @@ address alone.
 from __future__ import annotations
 
 import ast
-import itertools
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 import dpfl_cli
-from dpfl_cli.config.component import components, parse_settings
-from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.component import components
+from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import clip, squared_norms
 from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, client_values, opened, shown
@@ -137,7 +135,8 @@ def test_no_noise_is_used_twice(build, clipped, name):
 
 
 @pytest.mark.parametrize(
-    ("number", "message"), [(10_001, "after the last one"), (5, "against its public schedule")]
+    ("number", "message"),
+    [(0, "after the last"), (10_001, "after the last"), (5, "against its public schedule")],
 )
 def test_a_release_in_a_round_that_has_none_is_refused(build, clipped, number, message):
     spec = ReleaseSpec("update", made=np.arange(1, HORIZON + 1) != 5)
@@ -219,22 +218,20 @@ def test_a_runs_slice_of_a_batch_is_the_run_alone_bit_for_bit(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_plan_and_the_ledger_are_the_same_entry(build, clipped, name):
+    shares = (3 / 4, 2.0) if name.endswith("gaussian") else (1.0, 1.0)
     specs = [
-        ReleaseSpec(
-            "update",
-            group="round",
-            multiplier=lambda z: z * 3 / 4 if name.endswith("gaussian") else z,
-        )
+        ReleaseSpec("update", group="round", multiplier=lambda z, share=share: z * share)
+        for share in shares
     ]
-    mechanism = build(name, 4, 3, specs=specs, relation="zero_out")
-    planned = type(mechanism).entry(mechanism.settings[0], specs[0], mechanism._site.setup)
-    assert (planned.count, planned.sensitivity) == (1, None)
-    mechanism.release("update", clipped(updates(1, 4, 3)), ROUND)
-    (written,) = mechanism._site.ledger.of_run(0).entries
-    known = {**vars(written), "sensitivity": None}
-    assert {**known, "floats": 0, "form": ""} == vars(
-        planned
-    )  # what was sent is counted, not planned
+    mechanism = build(name, 4, 3, seeds=(0, 1), specs=specs[:1], relation="zero_out")
+    mechanism._site.specs[1] = {"update": specs[1]}
+    mechanism.release("update", clipped(updates(2, 4, 3)), np.array([1, 1]))
+    for run, spec in enumerate(specs):
+        planned = type(mechanism).entry(mechanism.settings[run], spec, mechanism._site.setup)
+        assert (planned.count, planned.sensitivity) == (1, None)
+        (written,) = mechanism._site.ledger.of_run(run).entries
+        known = {**vars(written), "sensitivity": None}  # what was sent is counted, not planned
+        assert {**known, "floats": 0, "form": ""} == vars(planned)
 
 
 @pytest.mark.parametrize("one_message", [False, True])
@@ -272,120 +269,6 @@ def test_values_are_not_changed_by_their_release(build, clipped, name):
     assert torch.equal(opened(values.checked()), before)
 
 
-# An algorithm that cheats: each returns a "server model" computed from raw client values.
-
-
-def _mean(raw, plain):
-    return plain + raw.mean(dim=1)
-
-
-def _sum_by_matrix(raw, plain):
-    return torch.einsum("rmd->rd", raw)
-
-
-def _copy(raw, plain):
-    spare = torch.empty(raw.shape, dtype=raw.dtype)
-    spare.copy_(raw)
-    return spare.mean(dim=1)
-
-
-def _assign(raw, plain):
-    spare = torch.empty(raw.shape, dtype=raw.dtype)
-    spare[:] = raw
-    return spare.mean(dim=1)
-
-
-def _out(raw, plain):
-    spare = torch.empty(raw.shape, dtype=raw.dtype)
-    torch.add(raw, 0, out=spare)
-    return spare.mean(dim=1)
-
-
-def _accumulate(raw, plain):
-    spare = torch.zeros(raw.shape, dtype=raw.dtype)
-    spare += raw
-    return spare.mean(dim=1)
-
-
-def _float(raw, plain):
-    return plain * float(raw[0, 0, 0])
-
-
-def _numpy(raw, plain):
-    return torch.from_numpy(raw.numpy()).mean(dim=1)
-
-
-def _joined(raw, plain):
-    return torch.cat([plain.unsqueeze(1), raw], dim=1).mean(dim=1)
-
-
-def _stacked(raw, plain):
-    return torch.stack([raw, raw]).mean(dim=(0, 2))
-
-
-def _branch(raw, plain):
-    return plain + 1 if (raw > 0).all() else plain
-
-
-def _hand_made(raw, plain):
-    return type(clip(raw, torch.ones(1)))(
-        raw, *[torch.ones(1)] * 3, "client", "trust me", torch.zeros(1)
-    ).values
-
-
-def _vmap(raw, plain):
-    return torch.vmap(lambda values: values.mean(dim=0))(raw)
-
-
-def _functional(raw, plain):
-    return torch.func.functional_call(torch.nn.Linear(3, 3, dtype=torch.float64), {}, (raw,)).mean(
-        dim=1
-    )
-
-
-def _gradient(raw, plain):
-    return torch.func.grad(lambda weights: torch.einsum("rmd,d->", raw, weights))(plain[0])
-
-
-def _constructed(raw, plain):
-    return torch.tensor(raw).mean(dim=1)
-
-
-def _unmarked(raw, plain):
-    return raw.as_subclass(torch.Tensor).mean(dim=1)
-
-
-def _pointed(raw, plain):
-    return plain.set_(raw)
-
-
-@pytest.mark.parametrize(
-    "cheat",
-    [
-        *(
-            _mean,
-            _sum_by_matrix,
-            _copy,
-            _assign,
-            _out,
-            _accumulate,
-            _float,
-            _numpy,
-            _joined,
-            _stacked,
-            _branch,
-            _hand_made,
-        ),
-        *(_vmap, _functional, _gradient, _constructed, _unmarked, _pointed),
-    ],
-)
-def test_an_algorithm_that_goes_round_the_door_is_stopped(cheat):
-    raw = client_values(updates(1, 4, 3))
-    with pytest.raises(PrivacyError) as caught:
-        cheat(raw, torch.zeros(1, 3, dtype=torch.float64))
-    assert "\n" not in str(caught.value)
-
-
 SQUARE = updates(4, 4, 4)  # R = M = d, so that no shape tells the axes apart
 
 MIXERS = {
@@ -399,6 +282,7 @@ MIXERS = {
     "permutation by a list": lambda v: v[:, [3, 2, 1, 0], :],
     "permutation under an ellipsis": lambda v: v[..., [3, 2, 1, 0], :],
     "mask": lambda v: v[:, torch.ones(4, dtype=torch.bool)],
+    "mask of entries": lambda v: v[..., torch.eye(4, dtype=torch.bool)],
     "flip": lambda v: v.flip(1),
     "sort": lambda v: v.sort(dim=1)[0],
     "sort of a matrix": lambda v: v.square().sum(-1).sort(-1)[0],
@@ -416,6 +300,10 @@ MIXERS = {
     "implicit contraction": lambda v: torch.einsum("rnd,mn", v, torch.ones(4, 4).double()),
     "product from the left": lambda v: torch.ones(4, 4).double() @ v,
     "product of both": lambda v: v @ v,
+    "product with more axes": lambda v: v @ torch.ones(4, 4, 4, 4).double(),
+    "product from the left with more axes": lambda v: (
+        torch.ones(4, 4, 4, 2, 4).double() @ v.unsqueeze(-1)
+    ),
     "bmm": lambda v: torch.bmm(torch.ones(4, 4, 4).double(), v),
     "broadcast of a matrix": lambda v: v * torch.linalg.vector_norm(v, dim=-1),
     "broadcast of a plain cube": lambda v: v + torch.zeros(4, 4, 4, 4).double(),
@@ -434,6 +322,7 @@ MIXERS = {
     "norm over clients": lambda v: v / torch.linalg.vector_norm(v, dim=1, keepdim=True),
     "norm of all": lambda v: v / v.norm(),
     "normalised": torch.nn.functional.normalize,
+    "normalised as a whole": lambda v: torch.nn.functional.normalize(v, dim=()),
     "distances": lambda v: torch.cdist(v, v),
     "covariance": lambda v: torch.corrcoef(v[..., 0]),
     "batch norm": lambda v: torch.nn.functional.batch_norm(v, None, None, training=True),
@@ -713,30 +602,8 @@ def test_algorithms_use_nothing_that_client_values_cannot_see():
     assert offenders == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_shipped_option_is_valid_and_documented(name):
-    path = (
-        next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())
-        / "mechanism"
-        / f"{name}.yaml"
-    )
-    lines = path.read_text().splitlines()
-    assert lines[0].startswith("# ")
-    assert all("  # " in line for line in lines[1:])
-    values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    assert values.pop("name") == name
-    kind = components("mechanism")[name].settings
-    assert set(values) == set(kind.model_fields)
-    plain = {
-        key: 1.0 if isinstance(value, str) and "${" in value else value
-        for key, value in values.items()
-    }
-    parse_settings(kind, plain, "mechanism")
-
-
 def test_each_mechanism_says_what_it_is_for():
-    every = [*NAMES, "shared_gaussian"]
-    known = {name: components("mechanism")[name].target for name in every}
+    known = {name: components("mechanism")[name].target for name in (*NAMES, "shared_gaussian")}
     assert {name: set(target.trusts) for name, target in known.items()} == {
         "none": {"none"},
         "local_gaussian": {"local"},
@@ -744,11 +611,3 @@ def test_each_mechanism_says_what_it_is_for():
         "privunit": {"local"},
         "shared_gaussian": {"secure_aggregation"},
     }
-    for first, second in itertools.pairwise(every):
-        assert components("mechanism")[first].summary != components("mechanism")[second].summary
-    with pytest.raises(ConfigError, match="unknown option; did you mean noise_multiplier"):
-        parse_settings(
-            components("mechanism")["local_gaussian"].settings,
-            {"noise_multiplier": 1.0, "noise_multiplyer": 1.0},
-            "mechanism",
-        )

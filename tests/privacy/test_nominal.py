@@ -144,29 +144,6 @@ def test_the_constant_that_is_named_is_proved(epsilon: float, delta: float) -> N
     assert why_nominal("lemma1", proved_from(epsilon, delta), epsilon, delta) is None
 
 
-@given(targets, deltas, st.integers(1, 100_000), st.floats(1e-9, 10), st.floats(1.5, 100))
-def test_noise_grows_with_the_root_of_releases_and_falls_with_epsilon(
-    epsilon: float, delta: float, releases: int, v: float, factor: float
-) -> None:
-    z = lemma1(epsilon, delta, releases, v)
-    assert lemma1(epsilon, delta, 4 * releases, v) == pytest.approx(2 * z)
-    assert lemma1(factor * epsilon, delta, releases, v) == pytest.approx(z / factor)
-    assert lemma1(epsilon, delta, releases, factor * v) == pytest.approx(math.sqrt(factor) * z)
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.floats(-4, 3).map(lambda power: 10**power),
-    st.integers(1, 10_000),
-    st.sampled_from(["gdp", "zcdp", "rdp"]),
-)
-def test_every_release_costs(z: float, releases: int, name: str) -> None:
-    before, after = (
-        accountant(name).epsilon(ledger(z, count), DELTA) for count in (releases, releases + 1)
-    )
-    assert 0 <= before < after
-
-
 @given(targets, deltas, st.integers(1, 100_000), st.integers(1, 100_000))
 def test_the_heuristic_of_records_is_lemma1_with_8_over_squared_records(
     epsilon: float, delta: float, releases: int, records: int
@@ -332,23 +309,6 @@ def test_numbers_of_records_are_not_covered_where_they_are_used() -> None:
             one for one in plan_of([*words, *more]).not_covered() if "numbers of records" in one
         ]
         assert found == ([] if use is None else [item + use])
-
-
-def test_the_options_at_their_defaults_are_no_part_of_an_identity() -> None:
-    plain = plan_of([*FEDAVG, "dp.epsilon=3.3"])
-    assert not {"calibration", "v", "releases"} & set(plain.identity["dp"])
-    given = plan_of(
-        [
-            *FEDAVG,
-            "dp.epsilon=3.3",
-            "dp.calibration=accountant",
-            "dp.v=null",
-            "dp.releases=realised",
-        ]
-    )
-    assert given.id == plain.id
-    other = plan_of([*FEDAVG, "dp.epsilon=3.3", "dp.calibration=analytic"])
-    assert other.identity["dp"] == {**plain.identity["dp"], "calibration": "analytic"}
 
 
 # Schedules drawn at random.

@@ -31,8 +31,8 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.privacy import draws
-from dpfl_cli.privacy.bounded import bounded, squared_norms
-from dpfl_cli.privacy.client_values import client_values, is_raw, opened
+from dpfl_cli.privacy.bounded import bounded, claimed, squared_norms
+from dpfl_cli.privacy.client_values import client_values, is_raw, of_cohort, opened
 from dpfl_cli.privacy.draws import MethodStreams
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger
 from dpfl_cli.privacy.record_bounds import number_mean, record_covariance, record_mean
@@ -114,7 +114,15 @@ def clipped_by_hand(values: Any, limit: Any, _: Any) -> Any:
     return bounded(opened(values), limit, 2 * sizes, sizes, "record", "clipped by hand")
 
 
-@pytest.mark.parametrize("maker", [record_mean, record_covariance, number_mean, clipped_by_hand])
+def restated(values: Any, limit: Any, _: Any) -> Any:
+    """Of what was clipped, for what was not."""
+    return claimed(clip(values, limit), opened(values))
+
+
+MAKERS = [record_mean, record_covariance, number_mean, clipped_by_hand, restated]
+
+
+@pytest.mark.parametrize("maker", MAKERS)
 def test_a_bound_that_somebody_states_is_a_claim(maker: Any) -> None:
     played = record_play()
     now, one = at(played), torch.ones(1, dtype=torch.float64)
@@ -166,7 +174,7 @@ def test_the_same_records_in_every_round_are_not_priced_as_subsampled() -> None:
     again = second.batch(2, first.number)  # the address of the round before
     with pytest.raises(PrivacyError, match="a batch that was released before"):
         second.release("gradient", gradient(second, again))
-    larger = second.batch(5, second.number)
+    larger = second.batch(3, second.number)
     with pytest.raises(PrivacyError, match="more than the rate"):
         second.release("gradient", gradient(second, larger))
     second.release("gradient", gradient(second, second.batch(2, second.number)))
@@ -178,10 +186,15 @@ def test_parts_of_an_epoch_come_in_turn_and_once() -> None:
     start = now.at_clients(played.states[0].server["model"])
     parts = now.epoch(2, now.number)
     now.release("gradient", now.objective.clipped_gradient(start, limit, parts[0]))
-    for wrong in (parts[0], parts[2], now.batch(2, now.number + 1)):
+    other = now.epoch(2, now.number + 1)
+    for wrong in (parts[0], parts[2], other[1], now.batch(2, now.number + 1)):
         with pytest.raises(PrivacyError, match=r"in its turn|priced by how"):
             now.release("gradient", now.objective.clipped_gradient(start, limit, wrong))
-    now.release("gradient", now.objective.clipped_gradient(start, limit, parts[1]))
+    for part in parts[1:]:
+        now.release("gradient", now.objective.clipped_gradient(start, limit, part))
+    again = now.objective.clipped_gradient(start, limit, parts[0])
+    with pytest.raises(PrivacyError, match="in its turn"):
+        at(played, 2).release("gradient", again)
 
 
 def test_who_sees_a_batch_sees_no_records() -> None:
@@ -283,6 +296,30 @@ def test_releases_of_a_group_are_compared_run_by_run(first: str) -> None:
     with pytest.raises(PrivacyError, match="of the contributions of its group"):
         released(both, known, [1, 0], [False, True])
     released(both, other, [1, 0], [False, True])
+    released(apart, known, [2, 1], [True, False])
+    released(apart, other, [3, 2], [True, True])
+
+
+@pytest.mark.parametrize("other", ["nobody", "law", "size", "round"])
+def test_a_release_is_of_the_cohort_that_it_is_priced_by(other: str) -> None:
+    """Drawn by the law of the run, as many, and for this round."""
+    own, one = draws.Sampling("fixed", 3, 9), torch.ones(1).double()
+    changes: dict[str, Any] = {"law": {"law": "poisson"}, "size": {"size": 4}}
+
+    def released(sampling: draws.Sampling, later: bool = False, marked: bool = True) -> None:
+        number = np.array([2])
+        cohort = draws.drawn_cohort(Streams([0]), sampling, number)
+        number += later
+        values = client_values(torch.ones(1, sampling.rows, 5).double())
+        made = clip(of_cohort(values, cohort if marked else None), one)
+        setups: Any = [SimpleNamespace(sampling=own)]
+        given = number, np.array([0]), np.array([True]), setups
+        Provenance(BatchLedger([Ledger()])).check(ReleaseSpec("update"), made, *given)
+
+    released(own)
+    changed = dataclasses.replace(own, **changes.get(other, {}))
+    with pytest.raises(PrivacyError, match="priced by how its clients are drawn"):
+        released(changed, later=other == "round", marked=other != "nobody")
 
 
 @pytest.mark.parametrize(
@@ -590,7 +627,7 @@ class Keeping:
             "dict": lambda: TABLE.update(last=(at.objective,)),
             "global": lambda: globals().update(LAST=update),
             "class": lambda: setattr(Keeping, "last", update.values),
-            "object": lambda: setattr(STORE, "last", [update.values]),
+            "store": lambda: setattr(STORE, "last", [update.values]),
             "default": lambda: self.remember(update.values),
             "keyword": lambda: self.remember_by_name(value=update.values),
             "namespace": lambda: setattr(NAMES, "last", update.values),
@@ -616,30 +653,15 @@ class Keeping:
         seen.append(value)
 """
 SMALL = ["dataset.clients=4", "dataset.dimension=3", "rounds=1", "dp=cdp"]
+SIZED = ["algorithm.local_steps=1", "algorithm.local_lr=0.1", "algorithm.clip_norm=1.0"]
 
 
 @pytest.mark.parametrize(
     ("words", "match"),
     [
         (["algorithm=echoing", "dp=secure_aggregation"], "shares of the noise"),
-        (
-            [
-                "algorithm=heir",
-                "algorithm.local_steps=1",
-                "algorithm.local_lr=0.1",
-                "algorithm.clip_norm=1.0",
-            ],
-            "its file gives no proof",
-        ),
-        (
-            [
-                "algorithm=relative",
-                "algorithm.local_steps=1",
-                "algorithm.local_lr=0.1",
-                "algorithm.clip_norm=1.0",
-            ],
-            "its file gives no proof",
-        ),
+        (["algorithm=heir", *SIZED], "its file gives no proof"),
+        (["algorithm=relative", *SIZED], "its file gives no proof"),
         (
             ["algorithm=fedavg", "mechanism=mine", "mechanism.noise_multiplier=1.0"],
             "mechanism=mine is a plugin's",
@@ -658,7 +680,7 @@ def test_a_refusal_that_is_caught_ends_the_run(plugin: str) -> None:
 
 
 KEPT_IN = [
-    *("list", "dict", "global", "class", "object", "default", "keyword"),
+    *("list", "dict", "global", "class", "store", "default", "keyword"),
     *("namespace", "slots", "closure", "cache"),
 ]
 
