@@ -83,6 +83,10 @@ def refused(*overrides: str) -> str:
         (["~seeds"], "~seeds: there is no such option to drop"),
         (["~rounds=5"], "~rounds: it has another value; set it by rounds=VALUE"),
         (["~experiment=x"], "~experiment=x: there is no such choice to drop"),
+        (
+            ["~evaluation.every"],
+            "evaluation.every: missing; give it a value, as evaluation.every=…",
+        ),
         (["~dp"], "~dp: every run has one; choose another, as dp=NAME"),
         (["~launcher"], "~launcher: every run has one; set what is in it"),
     ],

@@ -12,28 +12,8 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy import calibration
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.calibration import calibrate
-from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
-
-
-def entry(
-    parameter: float | None,
-    count: int = 1,
-    kind: str = "gaussian",
-    name: str = "update",
-    **changes: str,
-) -> LedgerEntry:
-    return LedgerEntry(
-        name=name,
-        kind=kind,
-        count=count,
-        parameter=parameter,
-        sensitivity=None,
-        relation="replace_one",
-        unit="client",
-        scope="federation",
-        group=changes.get("group", ""),
-        shape=changes.get("shape", "vector"),  # type: ignore[arg-type]
-    )
+from dpfl_cli.privacy.ledger import Ledger
+from tests.privacy.test_accountants import entry, two_releases
 
 
 def releases(count: int):
@@ -42,18 +22,7 @@ def releases(count: int):
 
 def central_fedexp(dimension: int, clients: int, rounds: int):
     """The squared norm's std is d s^2 / M: with s sqrt(M) = 2C z its multiplier is 4 d z^2 / M."""
-    return lambda noise: Ledger(
-        (
-            entry(noise, rounds, group="moments"),
-            entry(
-                4 * dimension * noise**2 / clients,
-                rounds,
-                name="norm",
-                group="moments",
-                shape="scalar",
-            ),
-        )
-    )
+    return lambda noise: two_releases(noise, 4 * dimension * noise**2 / clients, rounds)
 
 
 class TestPublishedFigures:

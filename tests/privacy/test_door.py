@@ -19,7 +19,14 @@ from dpfl_cli.config.component import components
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import clip, squared_norms
-from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, client_values, opened, shown
+from dpfl_cli.privacy.client_values import (
+    ClientValues,
+    Diagnostic,
+    client_values,
+    number_shown,
+    opened,
+    shown,
+)
 from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.releases import ReleaseSpec
@@ -155,6 +162,7 @@ def test_a_run_that_is_not_charged_receives_nothing_and_may_release_later(build,
     assert release.received[0].any()
     assert not release.received[1].any()
     assert not release.mean[1].any()
+    assert not opened(release.echo)[1].any()
     assert [mechanism._site.ledger.of_run(run).releases for run in (0, 1)] == [1, 0]
     later = mechanism.release("update", values, np.array([2, 1]), np.array([True, True]))
     alone = build(name, 4, 3, seeds=(6,)).release("update", clipped(updates(2, 4, 3)[1:]), ROUND)
@@ -438,6 +446,9 @@ def test_diagnostics_mark_what_they_touch_and_are_not_read(clipped):
 def test_a_single_clients_values_are_not_shown():
     with pytest.raises(PrivacyError, match="no diagnostic"):
         shown(client_values(updates(1, 4, 3)))
+    for wrong, said in ((torch.ones(1, 3), r"\[1, 3\]"), (3.0, "<class 'float'>")):
+        with pytest.raises(ConfigError, match=f"'loss' is {said}: a number a run"):
+            number_shown("loss", wrong, 1)
 
 
 def test_a_clip_norm_is_public(clipped):

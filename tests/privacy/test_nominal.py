@@ -9,6 +9,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.accountants import accountant, price, price_all
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.gaussian import LocalGaussian
-from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.nominal import (
     epsilon_number,
     lemma1,
@@ -41,6 +42,7 @@ from dpfl_cli.simulation.noise import calibration_text
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.run_plan import Plan
+from tests.privacy.test_accountants import entry as any_entry
 
 DELTA = 1e-5
 SMALL = [
@@ -70,16 +72,7 @@ def noise_of(words: list[str]) -> float:
     return found
 
 
-def entry(parameter: float | tuple[float, ...] | None, count: int, **changes: Any) -> LedgerEntry:
-    told = {
-        "kind": "gaussian",
-        "relation": "zero_out",
-        "unit": "client",
-        "scope": "client",
-        "shape": "vector",
-        **changes,
-    }
-    return LedgerEntry("update", count=count, parameter=parameter, sensitivity=None, **told)  # type: ignore[arg-type]
+entry = partial(any_entry, relation="zero_out", scope="client")
 
 
 def ledger(parameter: float, count: int) -> Ledger:
@@ -157,14 +150,6 @@ def test_the_heuristic_of_records_is_lemma1_with_8_over_squared_records(
     assert found / 2 == record_heuristic(
         epsilon, delta, releases, records, "replace_one"
     )  # of twice the sensitivity
-
-
-def test_the_honest_noise_of_the_paper_is_155() -> None:
-    """epsilon 3.3, 100 releases, C = 10, clients left out."""
-    assert zcdp_v(3.3, DELTA) == pytest.approx(2.2776, abs=5e-5)
-    assert 10 * lemma1(3.3, DELTA, 100, zcdp_v(3.3, DELTA)) == pytest.approx(155.17, abs=0.005)
-    numeric = calibrate(3.3, DELTA, accountant("zcdp"), lambda noise: ledger(noise, 100))
-    assert numeric == pytest.approx(lemma1(3.3, DELTA, 100, zcdp_v(3.3, DELTA)), rel=2e-9)
 
 
 # Runs.

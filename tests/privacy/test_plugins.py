@@ -169,11 +169,14 @@ def test_the_same_records_in_every_round_are_not_priced_as_subsampled() -> None:
     for batch in (one, None):  # chosen by hand; all records
         with pytest.raises(PrivacyError, match="priced by how its batch is drawn"):
             first.release("gradient", gradient(first, batch))
-    first.release("gradient", gradient(first, first.batch(2, first.number)))
+    address = first.number.copy()
+    first.release("gradient", gradient(first, before := first.batch(2, address)))
     second = at(played, 2)
-    again = second.batch(2, first.number)  # the address of the round before
-    with pytest.raises(PrivacyError, match="a batch that was released before"):
-        second.release("gradient", gradient(second, again))
+    again = second.batch(2, address)
+    address += 1  # which is no new address of what was drawn
+    for batch in (before, again):
+        with pytest.raises(PrivacyError, match="a batch that was released before"):
+            second.release("gradient", gradient(second, batch))
     larger = second.batch(3, second.number)
     with pytest.raises(PrivacyError, match="more than the rate"):
         second.release("gradient", gradient(second, larger))
@@ -953,7 +956,7 @@ def test_a_method_may_ask_for_an_option_that_it_may_have(monkeypatch: pytest.Mon
     def asks(own: FedAvg, state: State, at: Round) -> Any:
         assert getattr(own.hyper, "momentum", None) is None
         assert not hasattr(own.hyper, "momentum")
-        raise ValueError("4711")
+        raise ConfigError("4711")  # an error of dpfl's, with words of one's own
 
     assert "4711" not in (told := _ends(asks, monkeypatch))
-    assert told.startswith("ValueError")
+    assert told.startswith("ConfigError")
