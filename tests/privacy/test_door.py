@@ -16,7 +16,7 @@ import torch
 
 import dpfl_cli
 from dpfl_cli.config.component import components
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import clip, squared_norms
 from dpfl_cli.privacy.client_values import (
