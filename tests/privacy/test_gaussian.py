@@ -14,7 +14,7 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import as_computed, squared_norms
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.record_bounds import record_mean
+from dpfl_cli.privacy.record_bounds import number_mean, record_mean
 from dpfl_cli.privacy.releases import ReleaseSpec
 
 ROUND, HORIZON = np.array([1]), 10_000
@@ -283,6 +283,16 @@ def test_a_mean_or_sum_over_clients_of_different_size_is_protected_for_the_small
     mechanism = build(name, 3, dimension, unit="record")
     release = mechanism.release("update", record_means(1, counts, dimension, 0.5), ROUND)
     assert_normal(release.received, 2.5 * (2 * 0.5 / 4) / 3)
+
+
+def test_no_other_number_is_released_as_a_squared_norm(build):
+    """With which a vector's release would be priced jointly."""
+    spec = ReleaseSpec("norm", "scalar", quantity="squared_norms")
+    mechanism = build("central_gaussian", 3, 5, specs=[spec], unit="record")
+    one, counts = torch.ones(1), torch.tensor([2, 2, 2])
+    numbers = as_computed(number_mean(client_values(torch.ones(1, 3, 2)), one, counts), None, None)
+    with pytest.raises(PrivacyError, match="was declared as squared_norms"):
+        mechanism.release("norm", numbers, ROUND)
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ def test_a_target_is_nominal_where_zcdp_does_not_prove_it(
 def test_the_constant_that_is_named_is_proved(epsilon: float, delta: float) -> None:
     assert zcdp_v(epsilon, delta) <= proved_from(epsilon, delta) <= zcdp_v(epsilon, delta) + 2e-4
     assert why_nominal("lemma1", proved_from(epsilon, delta), epsilon, delta) is None
+    less = (1 - 1e-6) * zcdp_v(epsilon, delta)
+    assert why_nominal("lemma1", less, epsilon, delta) is not None
 
 
 @given(targets, deltas, st.integers(1, 100_000), st.integers(1, 100_000))

@@ -704,8 +704,8 @@ def test_a_sensitivity_below_the_rounding_of_a_solution_proves_nothing(clip, pro
     """With clips of 3e-5 and 20 and 1000 records neighbours were 9 sensitivities apart, and still
     1.1 where the sensitivity was 10^-6 of the length.
     """
-    one, counts = torch.ones(1), torch.full((1, 1), 1000)
-    values = client_values(torch.ones(1, 1, 4))
+    one, counts = torch.ones(1), torch.tensor([[1000, 10]])  # one client is enough
+    values = client_values(torch.ones(1, 2, 4))
     made = solved_mean(
         values, clip * one, 20 * one, 1e-9 * one, one, counts, "project", "tight", 0.0
     )
