@@ -18,7 +18,7 @@ import dpfl_cli
 from dpfl_cli.config.component import components
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.models.client_side import ClientSide
-from dpfl_cli.privacy.bounded import clip, squared_norms
+from dpfl_cli.privacy.bounded import Bounded, clip, squared_norms
 from dpfl_cli.privacy.client_values import (
     ClientValues,
     Diagnostic,
@@ -66,11 +66,20 @@ class Pretender:
         return opened(self.values)
 
 
+class Heir(Bounded):
+    """Was clipped, and says that it moves by nothing."""
+
+    def sensitivity(self, relation: str) -> torch.Tensor:
+        return torch.zeros_like(self.bound)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_only_bounded_values_are_released(build, clipped, name):
     mechanism = build(name, 4, 3)
     pretender = Pretender(client_values(updates(1, 4, 3)), torch.tensor([1e-9]))
-    for values in (client_values(updates(1, 4, 3)), updates(1, 4, 3), pretender):
+    heir = object.__new__(Heir)
+    vars(heir).update(vars(clipped(updates(1, 4, 3))))
+    for values in (client_values(updates(1, 4, 3)), updates(1, 4, 3), pretender, heir):
         with pytest.raises(PrivacyError, match="clip them first"):
             mechanism.release("update", values, ROUND)
     changed = clipped(updates(1, 4, 3))
@@ -309,6 +318,7 @@ MIXERS = {
     "implicit contraction": lambda v: torch.einsum("rnd,mn", v, torch.ones(4, 4).double()),
     "product from the left": lambda v: torch.ones(4, 4).double() @ v,
     "product of both": lambda v: v @ v,
+    "product of a matrix": lambda v: v[..., 0] @ torch.ones(4, 4).double(),
     "product with more axes": lambda v: v @ torch.ones(4, 4, 4, 4).double(),
     "product from the left with more axes": lambda v: (
         torch.ones(4, 4, 4, 2, 4).double() @ v.unsqueeze(-1)
