@@ -75,6 +75,7 @@ def refused(*overrides: str) -> str:
         ),
         (["dp.convention=fedxp"], "dp.convention=fedxp: no such convention; did you mean fedexp?"),
         (["dp.trust=locl"], "dp.trust='locl'"),
+        (["dp.convention=???"], "Missing mandatory value: convention"),
         (["rounds"], "rounds: not an override"),
         (["seed.x=1"], "seed.x: unknown option; nothing is below a value"),
         (["+rounds=3"], "+rounds: it is there already; write rounds=VALUE"),

@@ -43,6 +43,7 @@ from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.run_plan import Plan
 from tests.privacy.test_accountants import entry as any_entry
+from tests.privacy.test_accountants import priced
 
 DELTA = 1e-5
 SMALL = [
@@ -95,9 +96,7 @@ def test_lemma1_with_the_constant_of_zcdp_is_zcdp(
     assert z == pytest.approx(
         math.sqrt(releases / 2) / a, rel=1e-6
     )  # a loses digits where epsilon is small
-    assert accountant("zcdp").epsilon(ledger(z, releases), delta) == pytest.approx(
-        epsilon, rel=1e-9
-    )
+    assert priced("zcdp", ledger(z, releases), delta) == pytest.approx(epsilon, rel=1e-9)
 
 
 @given(targets, deltas, st.integers(1, 100_000), st.floats(0.01, 0.99))
@@ -105,7 +104,7 @@ def test_below_that_constant_nothing_is_proved(
     epsilon: float, delta: float, releases: int, share: float
 ) -> None:
     z = lemma1(epsilon, delta, releases, share * zcdp_v(epsilon, delta))
-    assert accountant("zcdp").epsilon(ledger(z, releases), delta) > epsilon
+    assert priced("zcdp", ledger(z, releases), delta) > epsilon
     assert why_nominal("lemma1", share * zcdp_v(epsilon, delta), epsilon, delta) is not None
 
 
@@ -115,7 +114,7 @@ def test_a_target_is_nominal_where_zcdp_does_not_prove_it(
 ) -> None:
     """Noise for so many releases, and the price of those that are made."""
     v = share * zcdp_v(epsilon, delta)
-    worth = accountant("zcdp").epsilon(ledger(lemma1(epsilon, delta, planned, v), made), delta)
+    worth = priced("zcdp", ledger(lemma1(epsilon, delta, planned, v), made), delta)
     assume(abs(worth / epsilon - 1) > 1e-6)
     why = why_nominal("lemma1", v, epsilon, delta, planned, made)
     assert (why is None) == (share >= 1 and worth < epsilon)
@@ -171,10 +170,10 @@ def test_a_proved_calibration_meets_its_target_by_its_own_word(
         f"accountant={own}",
     ]
     plan = plan_of(words)
-    worth = accountant(by).epsilon(plan.ledger(), DELTA)
+    worth = priced(by, plan.ledger())
     assert 3.3 * (1 - 2e-6) <= worth <= 3.3
     report = privacy_report(plan, plan.ledger())
-    assert report["epsilon"] == accountant(own).epsilon(plan.ledger(), DELTA)
+    assert report["epsilon"] == priced(own, plan.ledger())
     assert report["accountant"] == own
     assert report["calibration"] == name
     assert "nominal" not in report["guarantee"]
@@ -199,7 +198,7 @@ def test_zcdp_prices_what_its_closed_form_for_one_release_does_not() -> None:
     ]
     plan = plan_of(words)
     assert len(plan.ledger().entries) == 2
-    assert accountant("zcdp").epsilon(plan.ledger(), DELTA) == pytest.approx(8, rel=2e-6)
+    assert priced("zcdp", plan.ledger()) == pytest.approx(8, rel=2e-6)
     assert privacy_report(plan, plan.ledger())["epsilon"] < 8
 
 
@@ -265,7 +264,7 @@ def test_what_is_nominal_says_so_and_what_it_is_worth() -> None:
         "proved; this epsilon is the ledger's, dp.epsilon is nominal (lemma1 with v=8e-08)"
     )
     assert report["vacuous"]
-    assert report["epsilon"] == accountant("gdp").epsilon(plan.ledger(), DELTA) > 5e6
+    assert report["epsilon"] == priced("gdp", plan.ledger()) > 5e6
     plain = plan_of([*FEDAVG, "dp.epsilon=3.3"])
     assert "calibration" not in privacy_report(plain, plain.ledger())
     bare = plan_of(FEDAVG)
@@ -476,7 +475,7 @@ def test_a_random_schedule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of([*FEDAVG, "dp.epsilon=1.0", "dp.releases=expected", "dp.calibration=zcdp"])
     assert plan.ledger().releases == 50
     z = plan.mechanism.settings.noise_multiplier  # type: ignore[attr-defined]
-    assert accountant("zcdp").epsilon(ledger(z, 4), DELTA) == pytest.approx(1.0, rel=2e-6)
+    assert priced("zcdp", ledger(z, 4)) == pytest.approx(1.0, rel=2e-6)
 
 
 # Enormous epsilons.
@@ -486,13 +485,11 @@ def test_a_random_schedule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_enormous_epsilons_are_finite_and_right(power: int) -> None:
     z = 10.0**power
     mu = 100 / z
-    assert accountant("zcdp").epsilon(ledger(z, 10_000), DELTA) == pytest.approx(
+    assert priced("zcdp", ledger(z, 10_000)) == pytest.approx(
         mu**2 / 2 + 2 * math.sqrt(mu**2 / 2 * math.log(1 / DELTA)), rel=1e-12
     )
     quantile = 4.264890793922825  # of delta
-    assert accountant("gdp").epsilon(ledger(z, 10_000), DELTA) == pytest.approx(
-        mu**2 / 2 + mu * quantile, rel=1e-9
-    )
+    assert priced("gdp", ledger(z, 10_000)) == pytest.approx(mu**2 / 2 + mu * quantile, rel=1e-9)
     for found in price_all(ledger(z, 10_000), DELTA):
         assert (found.epsilon is None) != (found.reason is None)
         assert found.epsilon is None or (math.isfinite(found.epsilon) and found.vacuous)
@@ -517,9 +514,7 @@ def test_the_mean_alone_is_less_by_the_root_of_the_clients(
     (one,) = seen.entries
     assert one.scope == "federation"
     assert one.parameter == pytest.approx(z * math.sqrt(clients))
-    assert accountant("gdp").epsilon(seen, DELTA) <= accountant("gdp").epsilon(
-        ledger(z, releases), DELTA
-    )
+    assert priced("gdp", seen) <= priced("gdp", ledger(z, releases))
 
 
 def test_the_mean_alone_with_noise_that_changes() -> None:
@@ -528,9 +523,7 @@ def test_the_mean_alone_with_noise_that_changes() -> None:
     assert seen is not None
     scaled = Ledger((entry(tuple(3 * z for z in levels), 3),))
     for name in ("gdp", "zcdp", "rdp"):
-        assert accountant(name).epsilon(seen, DELTA) == pytest.approx(
-            accountant(name).epsilon(scaled, DELTA)
-        )
+        assert priced(name, seen) == pytest.approx(priced(name, scaled))
 
 
 @pytest.mark.parametrize(

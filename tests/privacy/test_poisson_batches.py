@@ -30,6 +30,7 @@ from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Member, Stack
+from tests.privacy.test_accountants import priced
 from tests.privacy.test_plugins import at, record_play
 
 CPU = torch.device("cpu")
@@ -206,10 +207,10 @@ def test_accountants_agree_with_dp_accounting(
     ledger = Ledger((entry(z, rate, count, relation=relation),))
     orders = [*range(2, 64), *(2**power for power in range(6, 15))]
     public = RdpAccountant(orders, NeighboringRelation.ADD_OR_REMOVE_ONE)
-    rdp, pld = (accountant(name).epsilon(ledger, DELTA) for name in ("rdp", "pld"))
-    whole = accountant("gdp").epsilon(ledger, DELTA)
+    rdp, pld = (priced(name, ledger) for name in ("rdp", "pld"))
+    whole = priced("gdp", ledger)
     amplified = public.compose(event, count).get_epsilon(DELTA)
-    assert rdp == pytest.approx(min(amplified, accountant("rdp").epsilon(_plain(ledger), DELTA)))
+    assert rdp == pytest.approx(min(amplified, priced("rdp", _plain(ledger))))
     tight = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4).compose(event, count)
     assert pld == pytest.approx(tight.get_epsilon(DELTA), rel=2e-3)
     assert pld <= rdp * (1 + 1e-6)
@@ -225,9 +226,9 @@ def test_more_releases_and_higher_rates_cost_more() -> None:
         counts = [Ledger((entry(1.5, 0.1, count),)) for count in (1, 5, 40)]
         rates = [Ledger((entry(1.5, rate, 5),)) for rate in (0.01, 0.1, 0.6, 0.999)]
         for ledgers in (counts, rates):
-            prices = [accountant(name).epsilon(one, DELTA) for one in ledgers]
+            prices = [priced(name, one) for one in ledgers]
             assert all(low < high for low, high in pairwise(prices))
-        whole = accountant(name).epsilon(_plain(rates[-1]), DELTA)
+        whole = priced(name, _plain(rates[-1]))
         assert prices[-1] <= whole * (1 + 1e-3)
 
 
@@ -238,15 +239,13 @@ def test_batches_and_whole_releases_compose() -> None:
     for one, count in event:
         public.compose(one, count)
     exact, ledger = public.get_epsilon(DELTA), Ledger((batches, whole))
-    assert accountant("pld").epsilon(ledger, DELTA) == pytest.approx(exact, rel=2e-3)
-    assert exact < accountant("rdp").epsilon(ledger, DELTA) < 1.3 * exact
+    assert priced("pld", ledger) == pytest.approx(exact, rel=2e-3)
+    assert exact < priced("rdp", ledger) < 1.3 * exact
     pure = LedgerEntry("pure", "pure", 1, 0.1, None, "zero_out", "record", "client")
     mixed = Ledger((batches, pure))
     with pytest.raises(PrivacyError, match="not with 'pure': use accountant=rdp"):
-        accountant("pld").epsilon(mixed, DELTA)
-    assert accountant("rdp").epsilon(mixed, DELTA) > accountant("rdp").epsilon(
-        Ledger((batches,)), DELTA
-    )
+        priced("pld", mixed)
+    assert priced("rdp", mixed) > priced("rdp", Ledger((batches,)))
 
 
 @pytest.mark.parametrize(
@@ -273,9 +272,9 @@ def test_many_levels_of_noise_cost_a_little_more_than_each_by_itself() -> None:
     every = Ledger((entry(1.0, 0.1, 40, parameter=levels),))
     halves = [entry(1.0, 0.1, 20, parameter=half) for half in (levels[:20], levels[20:])]
     exact = Ledger((halves[0], replace(halves[1], name="other")))
-    found, apart = (accountant("rdp").epsilon(one, DELTA) for one in (every, exact))
+    found, apart = (priced("rdp", one) for one in (every, exact))
     assert apart < found < 1.04 * apart
-    assert accountant("pld").epsilon(every, DELTA) < found
+    assert priced("pld", every) < found
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 7.0, float("nan")])
@@ -293,8 +292,8 @@ def test_no_other_law_is_priced(law: str) -> None:
 def test_pld_refuses_a_delta_that_it_cannot_resolve() -> None:
     ledger = Ledger((entry(1.0, 0.1, 5),))
     with pytest.raises(PrivacyError, match="pld cannot resolve delta=1e-16"):
-        accountant("pld").epsilon(ledger, 1e-16)
-    assert accountant("rdp").epsilon(ledger, 1e-16) < 40
+        priced("pld", ledger, 1e-16)
+    assert priced("rdp", ledger, 1e-16) < 40
 
 
 # --- whole runs -----------------------------------------------------------------------------------
