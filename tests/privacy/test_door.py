@@ -17,6 +17,7 @@ import torch
 import dpfl_cli
 from dpfl_cli.config.component import components
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import Bounded, clip, squared_norms
 from dpfl_cli.privacy.client_values import (
@@ -24,10 +25,12 @@ from dpfl_cli.privacy.client_values import (
     Diagnostic,
     client_values,
     number_shown,
+    of_cohort,
     opened,
     shown,
 )
 from dpfl_cli.privacy.diagnostics import update_diagnostics
+from dpfl_cli.privacy.draws import Sampling, drawn_cohort
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.releases import ReleaseSpec
 
@@ -178,6 +181,18 @@ def test_a_run_that_is_not_charged_receives_nothing_and_may_release_later(build,
     alone = build(name, 4, 3, seeds=(6,)).release("update", clipped(updates(2, 4, 3)[1:]), ROUND)
     assert torch.equal(later.received[1:], alone.received)
     assert [mechanism._site.ledger.of_run(run).releases for run in (0, 1)] == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["local_gaussian", "privunit"])
+def test_an_echo_is_of_the_cohort_of_its_round(build, name):
+    """A row of it is another client's in the next one."""
+    mechanism, sampling = build(name, 9, 5), Sampling("fixed", 3, 9)
+    setups = [replace(mechanism._site.setup, sampling=sampling)]
+    mechanism._site = replace(mechanism._site, setups=setups)
+    cohort = drawn_cohort(Streams([0]), sampling, ROUND)
+    drawn = of_cohort(client_values(updates(1, 3, 5)), cohort)
+    release = mechanism.release("update", clip(drawn, torch.ones(1)), ROUND)
+    assert release.echo.cohort is cohort
 
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {

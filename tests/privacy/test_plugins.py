@@ -511,7 +511,6 @@ def test_batches_of_names_that_collide_are_no_fresh_ones() -> None:
 
 
 PLUGIN = """
-import os
 from dpfl_cli.algorithms.api import *
 from dpfl_cli.algorithms.fedavg import FedAvg, FedAvgSettings
 from dpfl_cli.algorithms.scaffold import Scaffold, ScaffoldSettings
@@ -544,16 +543,6 @@ class Echoing:
 @algorithm("heir", revision=1, paper="p", unit="client", trusts=TRUSTS)
 class Heir(Scaffold):
     hyper: ScaffoldSettings
-
-class Reading(Echoing):
-    @staticmethod
-    def releases(settings, run):
-        return [ReleaseSpec("update")]
-
-    def round(self, state, at):
-        np.load(os.environ["OPENED"])
-
-algorithm("reading", revision=1, paper="p", unit="client", trusts=TRUSTS, proved=TRUSTS)(Reading)
 
 @component("algorithm", "relative", revision=1, settings=FedAvgSettings)
 class Relative(FedAvg):
@@ -795,21 +784,6 @@ def test_what_releases_are_is_declared_without_the_data(plugin: str, tmp_path: P
         dpfl.run(*words, f"dataset.path={data}", plugins=[str(own)], quiet=True)
 
 
-@pytest.mark.parametrize("named", ["dataset.path", "DPFL_DATA"])
-def test_a_method_that_opens_the_data_itself_ends_the_run(
-    named: str, plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = tmp_path / "data" / "mine.npz"
-    words = ["algorithm=reading", "dp=cdp", "rounds=1", "dataset.clients=4"]
-    if named == "DPFL_DATA":
-        monkeypatch.setenv("DPFL_DATA", str(data.parent))
-    else:
-        words[-1:] = ["dataset=arrays", f"dataset.path={data}", "partitioner=natural"]
-    (run,) = dpfl.run(*words, plugins=[plugin], quiet=True)
-    assert run.status == "failed"
-    assert "opened by code of yours while it computes" in run.result["reason"]
-
-
 NETWORK = """
 import numpy as np
 from torch import nn
@@ -886,7 +860,6 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     data = tmp_path / "data" / "mine.npz"
     data.parent.mkdir()
     np.savez(data, features=np.ones((8, 3)), targets=np.arange(8) % 2, clients=np.arange(8) % 4)
-    monkeypatch.setenv("OPENED", str(data))
     file.write_text(PLUGIN)
     return str(file)
 
