@@ -143,8 +143,11 @@ def _einsum(given: Given) -> None:
     )
     labels, kept = inputs.split(","), output[:2]
     own = [label for label, operand in zip(labels, operands, strict=False) if given.own(operand)]
-    bad = not arrow or "." in text or len(set(kept)) != 2
-    if bad or any(label[:2] != kept or set(kept) & set(label[2:]) for label in own):
+    if (
+        not arrow
+        or "." in text
+        or any(label[:2] != kept or set(kept) & set(label[2:]) for label in own)
+    ):
         raise Mixing(
             "it would sum over clients; keep their first two axes first in the result "
             "('rmd,rd->rm')"

@@ -264,9 +264,12 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("of_records", [False, True])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_change_in_place_after_clipping_is_noticed(clipped, change):
+def test_a_change_in_place_after_clipping_is_noticed(clipped, change, of_records):
     bounded = clipped(torch.ones(1, 2, 3))
+    if of_records:  # of which every sensitivity is a tensor of its own
+        bounded = record_mean(bounded.values, bounded.bound, torch.tensor([2, 2]))
     bounded.checked()
     change(bounded)
     for use in (bounded.checked, bounded.check):
