@@ -472,7 +472,7 @@ def test_diagnostics_mark_what_they_touch_and_are_not_read(clipped):
 def test_a_single_clients_values_are_not_shown():
     with pytest.raises(PrivacyError, match="no diagnostic"):
         shown(client_values(updates(1, 4, 3)))
-    for wrong, said in ((torch.ones(1, 3), r"\[1, 3\]"), (3.0, "<class 'float'>")):
+    for wrong, said in ((torch.ones(1, 3), r"\[1, 3\]"), (3.0, "float")):
         with pytest.raises(ConfigError, match=f"'loss' is {said}: a number a run"):
             number_shown("loss", wrong, 1)
 
