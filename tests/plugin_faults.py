@@ -178,7 +178,7 @@ MENDS = [
         "simulation/stack.py",
         "confined(self._files, compute)()",
         "compute()",
-        f"{PLUGINS}::test_a_method_that_opens_the_data_itself_ends_the_run",
+        f"{PERIMETER}::test_whatever_names_the_records_it_is_closed",
     ),
     Fault(
         "privacy plugin: a batch shows its records where it is printed",

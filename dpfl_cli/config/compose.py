@@ -41,6 +41,9 @@ OF_HYDRA = {  # what it says -> what a user can do
     r"delete from config\. '([^']+)' does not exist": "~{0}: there is no such option to drop",
     r"The value of '([^']+)' is .+ and not": "~{0}: it has another value; set it by {0}=VALUE",
     r"delete '([^']+)'\. No match": "~{0}: there is no such choice to drop",
+    r"(?s)(?:argument|parameters) '([^']*)'.*--multirun": (
+        "{0}: several values make a grid; add -m to dpfl run, elsewhere give one"
+    ),
 }
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
@@ -283,11 +286,6 @@ def _said(error: Exception) -> str:
         return f"{missing.full_key}: unknown option; {hint}"
     message = " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).strip()
     first = (message.splitlines() or [type(error).__name__])[0]
-    if "--multirun" in message:
-        # "Sweep parameters 'seed=range(3)' requires --multirun", or "... for argument 'seed=1,2'"
-        word = re.search(r"(?:argument|parameters) '([^']*)'", message)
-        found = word[1] if word else first.split(" requires")[0]
-        return f"{found}: several values make a grid; add -m to dpfl run, elsewhere give one"
     for pattern, meaning in OF_HYDRA.items():
         if said := re.search(pattern, message):
             return meaning.format(said[1])

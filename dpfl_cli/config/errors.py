@@ -95,7 +95,7 @@ def raised_by_dpfl(error: BaseException) -> bool:
 
 def without_values(error: BaseException) -> str:
     """What an error of code that sees clients' data may say to others: its type and its place."""
-    places = _places(error, {*plugin_modules, "dpfl_cli"}) or _places(error)
+    places = _places(error, {*plugin_modules, "dpfl_cli"})
     return type(error).__name__ + (places[-1] if places else "")
 
 
@@ -103,12 +103,12 @@ def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
-def _places(error: BaseException, modules: Collection[str] | None = None) -> list[str]:
-    """The lines that an error went through, as " (FILE:LINE)": of these modules, or of any."""
+def _places(error: BaseException, modules: Collection[str]) -> list[str]:
+    """The lines of these modules that an error went through, as " (FILE:LINE)"."""
     return [
         f" ({frame.f_code.co_filename}:{line})"
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if modules is None or _module(frame) in modules
+        if _module(frame) in modules
     ]
 
 

@@ -125,6 +125,8 @@ def epsilon_number(value: float | None, decimals: int = 4) -> str:
 
     >>> epsilon_number(15.658124), epsilon_number(500004264889.8), epsilon_number(1e-6)
     ('15.6582', '5.0001e+11', '1.0000e-06')
+    >>> epsilon_number(0.07)
+    '0.0700'
     """
     if value is None or not math.isfinite(value):
         return "none" if value is None else str(value)

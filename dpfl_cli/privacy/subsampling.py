@@ -138,8 +138,6 @@ def balanced_multiplier(
     def fits(other: float) -> bool:
         return without_replacement_rdp(order, other_rate or 1.0, other) <= goal
 
-    if not fits(high):
-        return high
     while high / low > 1 + 1e-12:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)

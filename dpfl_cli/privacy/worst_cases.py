@@ -38,19 +38,16 @@ def turned_side(
     """How far (v - v') / gamma is when one of m equal records, with gradients of norm C1 and no
     curvature, is left out.
 
-    The auxiliary vector b is public, across the gradients, and of the length that moves v furthest:
-    g + b turns. For `xi` the rest of v is sqrt(C2^2 - ||g||^2) along b, whose slope has no bound as
-    ||g|| approaches C2.
+    The auxiliary vector b is public, and the one that moves v furthest. For `xi` it is across the
+    gradients: the rest of v is sqrt(C2^2 - ||g||^2) along b, whose slope has no bound as ||g||
+    approaches C2. For the others it leaves g + b inside the ball, so that v moves as g does:
+    turned by a b across it, v moves by half of that.
     """
     own, other = gradient_clip, gradient_clip * (1 - 1 / records)
     moved = own - other
     if how == "xi":
         rise = math.sqrt(side_clip**2 - other**2) - math.sqrt(max(side_clip**2 - own**2, 0.0))
         moved = math.hypot(moved, rise)
-    elif how == "project" and own >= side_clip:  # else with b = 0 nothing is cut
-        length = math.sqrt(own * other)  # of b, for the largest angle between g + b and g' + b
-        angle = math.atan2(own, length) - math.atan2(other, length)
-        moved = max(2 * side_clip * math.sin(angle / 2), moved)
     return moved / gamma
 
 

@@ -8,6 +8,7 @@ import itertools
 import shutil
 
 import pytest
+import yaml
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
@@ -26,6 +27,7 @@ from dpfl_cli.config.compose import (
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import canonical_json, content_id
 from dpfl_cli.config.options import documented, option_files
+from dpfl_cli.config.own_files import values_of
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.simulation.plan import load_components, make_plan, with_values
 from dpfl_cli.simulation.run_plan import CHOSEN
@@ -73,6 +75,7 @@ def refused(*overrides: str) -> str:
         ),
         (["dp.convention=fedxp"], "dp.convention=fedxp: no such convention; did you mean fedexp?"),
         (["dp.trust=locl"], "dp.trust='locl'"),
+        (["dp.convention=???"], "Missing mandatory value: convention"),
         (["rounds"], "rounds: not an override"),
         (["seed.x=1"], "seed.x: unknown option; nothing is below a value"),
         (["+rounds=3"], "+rounds: it is there already; write rounds=VALUE"),
@@ -81,6 +84,10 @@ def refused(*overrides: str) -> str:
         (["~seeds"], "~seeds: there is no such option to drop"),
         (["~rounds=5"], "~rounds: it has another value; set it by rounds=VALUE"),
         (["~experiment=x"], "~experiment=x: there is no such choice to drop"),
+        (
+            ["~evaluation.every"],
+            "evaluation.every: missing; give it a value, as evaluation.every=…",
+        ),
         (["~dp"], "~dp: every run has one; choose another, as dp=NAME"),
         (["~launcher"], "~launcher: every run has one; set what is in it"),
     ],
@@ -102,6 +109,7 @@ def test_bad_configs_are_refused_in_one_line(overrides: list[str], expected: str
         ("dp.name=foo", "as dp=NAME"),
         ("scale=", "empty; give it a value, or null"),
         ("dataset.path=''", "empty; give it a value, or null"),
+        ("--seed=3", "--seed=3: not an override; write key=value"),
         ("hydra.run.dir=x", "set DPFL_OUTPUTS"),
         ("hydra.sweep.dir=x", "set DPFL_OUTPUTS"),
         ("hydra.job.chdir=true", "set DPFL_OUTPUTS"),
@@ -192,6 +200,10 @@ def test_comments_go_on_in_the_lines_below(tmp_path) -> None:
         ("two.three", "3", "below its key"),
         ("two.four", "[4]", "last"),
     ]
+
+
+def test_what_aliases_repeat_is_counted() -> None:
+    assert values_of(yaml.compose("a: &a [1, 2]\nb: [*a, *a]\n")) == 13
 
 
 def test_every_method_composes_with_every_trust_model_it_supports() -> None:
@@ -401,6 +413,8 @@ def test_the_jobs_of_a_sweep_compose_as_one_by_one(jobs):
         sweep = loader.load_configuration("config", ["hydra/launcher=joblib"], RunMode.MULTIRUN)
         together = compose_jobs(loader, sweep, [*jobs, *jobs])
         one_by_one = [plain(loader.load_sweep_config(sweep, job)) for job in jobs]
+        options_changed()
+        assert compose_config(["rounds=3"])["rounds"] == 3  # also while Hydra is at work
         assert repr(together) == repr([*one_by_one, *one_by_one])
 
 

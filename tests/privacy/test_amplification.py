@@ -137,6 +137,8 @@ def test_a_fixed_cohort_has_the_sensitivity_of_replacing(z: float, rounds: int) 
 
     assert public(z) <= ours <= 1.3 * public(z) + 0.5
     assert public(2 * z) < 0.6 * ours
+    of_batches = entry(z, rounds, 0.1, "fixed", batch="poisson")  # drawn otherwise than clients
+    assert priced("rdp", of_batches) == priced("rdp", entry(z, rounds, 0.1, "fixed"))
 
 
 def test_releases_of_a_round_are_of_one_cohort() -> None:
@@ -165,6 +167,10 @@ def test_a_ledger_that_says_less_is_refused_and_json_says_all() -> None:
     for less in ({"rounds": None}, {"rounds": (1,)}):
         with pytest.raises(PrivacyError, match="does not say at which rate, or for which rounds"):
             priced("rdp", entry(1.0, 3, 0.1, **less))
+    with pytest.raises(PrivacyError, match="does not say at which rate"):
+        priced("rdp", whole, entry(1.0, 3, 0.2, name="b"))
+    mironov = accountant("rdp", {"conversion": "mironov"})
+    assert "conversion=cks" in str(mironov.supports(Ledger((whole,))))
     with pytest.raises(PrivacyError, match="mixes laws"):
         priced("rdp", whole, entry(1.0, 3, 0.1, "fixed", relation="add_or_remove", name="b"))
 

@@ -104,36 +104,12 @@ def test_clip_is_the_formula_where_the_norm_is_finite_and_zero_elsewhere(values,
     np.testing.assert_array_equal(shown(bounded.repaired).numpy(), (~finite).sum(axis=1))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_special_inputs(dtype):
-    rows = [
-        [0.0, 0.0],
-        [math.nan, 1.0],
-        [math.inf, 1.0],
-        [3.0, 4.0],
-        [1e-30, 0.0],
-        [0.3, 0.4],
-    ]
-    bounded = _clip(torch.tensor([rows], dtype=dtype), 1.0)
-    expected = torch.tensor(
-        [[[0, 0], [0, 0], [0, 0], [0.6, 0.8], [1e-30, 0], [0.3, 0.4]]], dtype=dtype
-    )
-    torch.testing.assert_close(opened(bounded.values), expected)
-    assert shown(bounded.repaired).tolist() == [2]
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
 def test_types_that_are_too_coarse_for_a_norm_are_refused(dtype):
     """Of a vector in half precision the norm is off by 5e-4, and the ball would be left."""
     values = torch.full((1, 2, 100), 3.0).to(dtype)
     with pytest.raises(PrivacyError, match="float32 or float64"):
         _clip(values, 1.1)
-
-
-def test_a_norm_that_overflows_float32_counts_as_a_diverged_run():
-    bounded = _clip(torch.tensor([[[1e30, 1e30], [1e18, 0.0]]], dtype=torch.float32), 1.0)
-    assert opened(bounded.values).tolist() == [[[0.0, 0.0], [1.0, 0.0]]]
-    assert shown(bounded.repaired).tolist() == [1]
 
 
 @pytest.mark.parametrize("size", [1, 2, 65, 200])
@@ -188,14 +164,6 @@ def test_norms_whose_squares_are_whole_stay_as_they_are():
     assert torch.equal(with_lost(norms, 100, torch.float64)[1:], norms[1:])
 
 
-def test_a_plain_float32_norm_would_leave_the_ball():
-    """The attack above works where it is not defended against, so the test can fail."""
-    row = torch.full((1, 1, 300_000), 2.4e-4)
-    row[..., 0] = 1.0
-    exact = torch.linalg.vector_norm(row.double())
-    assert torch.linalg.vector_norm(row, dim=-1) < exact * (1 - 1e-4)
-
-
 @pytest.mark.parametrize("derive", [lambda b: b, squared_norms], ids=["clip", "squared_norms"])
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_gradient_ascent_reaches_the_sensitivity_and_never_passes_it(derive, relation):
@@ -238,7 +206,12 @@ def test_values_and_norms_of_what_was_clipped(width, data):
     values = torch.from_numpy(data.draw(anything(width)))
     limit = torch.tensor(
         data.draw(
-            st.sampled_from([[1.0, 0.3], [math.inf, 2.0], [1e-40, 1e15], [math.inf, math.inf]])
+            st.sampled_from(
+                [
+                    *([1.0, 0.3], [math.inf, 2.0], [1e-40, 1e15], [math.inf, math.inf]),
+                    [3e-19, 4e-19],  # about what squares may have lost, by the width
+                ]
+            )
         )
     )
     norms = with_lost(vector_norms(values), values.shape[-1], values.dtype).unsqueeze(-1)
@@ -291,9 +264,12 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("of_records", [False, True])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_change_in_place_after_clipping_is_noticed(clipped, change):
+def test_a_change_in_place_after_clipping_is_noticed(clipped, change, of_records):
     bounded = clipped(torch.ones(1, 2, 3))
+    if of_records:  # of which every sensitivity is a tensor of its own
+        bounded = record_mean(bounded.values, bounded.bound, torch.tensor([2, 2]))
     bounded.checked()
     change(bounded)
     for use in (bounded.checked, bounded.check):
@@ -302,14 +278,6 @@ def test_a_change_in_place_after_clipping_is_noticed(clipped, change):
     if bounded.is_vector:
         with pytest.raises(PrivacyError, match="changed in place"):
             squared_norms(bounded)
-
-
-def test_clip_norm_changed_in_place_is_noticed_too():
-    limit = torch.ones(1)
-    bounded = clip(client_values(torch.ones(1, 2, 3)), limit)
-    limit.mul_(0.5)
-    with pytest.raises(PrivacyError, match="changed in place"):
-        bounded.checked()
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1)])
@@ -385,27 +353,13 @@ def test_covariances_move_by_their_sensitivity_at_most(level, relation, data):
 
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("level", list(COVARIANCES))
-def test_ascent_reaches_the_sensitivity_of_a_covariance(level, relation):
+def test_the_sensitivity_of_a_covariance_is_reached(level, relation):
     """Of the whole matrix; the triangle's own distance is the same for matrices along the
     diagonal.
     """
     make, sensitivity = COVARIANCES[level]
     c, m, p = 0.7, 3, 4
-    generator = np.random.default_rng(0)
-    best = 0.0
-    for _ in range(300):
-        one, other = generator.standard_normal((2, m, p)) * 10
-        if level == "record":
-            other[1:] = one[1:]
-        if relation != "replace_one":
-            other[: m if level == "client" else 1] = 0.0
-        first, second = make(one, c), make(other, c)
-        best = max(
-            best,
-            float((unpacked(opened(first.values), p) - unpacked(opened(second.values), p)).norm()),
-        )
     bound = sensitivity(c, m)[relation]
-    assert best <= bound * (1 + 1e-12)
     axes = np.zeros((2, m, p))
     axes[:, 0] = 10 * np.eye(p)[:2]  # orthogonal records
     if relation != "replace_one":
@@ -418,7 +372,7 @@ def test_ascent_reaches_the_sensitivity_of_a_covariance(level, relation):
     #   C
     else:
         assert reached == pytest.approx(math.sqrt(2) * c, rel=1e-12)
-        triangle = torch.from_numpy(generator.standard_normal((1, 1, 10))) * 10
+        triangle = 10 * torch.randn(1, 1, 10, generator=torch.Generator().manual_seed(0)).double()
         opposite = [
             opened(clip_symmetric(client_values(sign * triangle), _limit(c)).values)
             for sign in (1, -1)

@@ -66,20 +66,15 @@ MIXING = {
     "one client": lambda v: v[:, 0],
     "one run": lambda v: v[0],
     "flattened": lambda v: v.reshape(6, 4),
-    "stacked": lambda v: torch.stack([v, v]),
-    "joined": lambda v: torch.cat([v, v], dim=1),
     "product over clients": lambda v: torch.einsum("rmd->rd", v),
-    "matrix product": lambda v: PLAIN.transpose(1, 2) @ v,
-    "transposed": lambda v: v.transpose(1, 2),
-    "transposed by attribute": lambda v: v.mT,
     "list of runs": list,
     "unbound": lambda v: v.unbind(1),
-    "largest over clients": lambda v: v.max(dim=1),
     "nonzero": lambda v: v.nonzero(),
     "masked": lambda v: v[v > 0],
     "any": lambda v: (v > 0).any(),
     "histogram": torch.histc,
     "python sum": sum,
+    "network": lambda v: torch.func.functional_call(torch.nn.Linear(4, 4), {}, (v,)),
 }
 
 
@@ -110,6 +105,9 @@ READING = {
     "storage": lambda: values().untyped_storage(),
     "apply_": lambda: values().apply_(lambda x: x),
     "list of numbers": lambda: torch.tensor([SINGLE[:, :]]),
+    "constructed": lambda: torch.tensor(values()),
+    "unmarked": lambda: values().as_subclass(torch.Tensor),
+    "set_": lambda: torch.zeros(2, 3, 4).set_(values()),
 }
 
 
@@ -256,6 +254,8 @@ def test_own_values_stay_own_until_they_meet_raw_ones():
     assert is_raw(own_values(raw))
     with pytest.raises(PrivacyError, match="written into own ones"):
         own.add_(raw)
+    with pytest.raises(PrivacyError, match="client values in add"):
+        torch.add(raw, raw, out=own)
     assert not is_raw(PLAIN)
 
 

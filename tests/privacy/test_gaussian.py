@@ -14,7 +14,7 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import as_computed, squared_norms
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.record_bounds import record_mean
+from dpfl_cli.privacy.record_bounds import number_mean, record_mean
 from dpfl_cli.privacy.releases import ReleaseSpec
 
 ROUND, HORIZON = np.array([1]), 10_000
@@ -77,12 +77,6 @@ def test_local_noise_has_the_std_that_the_ledger_says(build, clipped, dtype, rel
     assert torch.equal(opened(release.echo), release.received)
 
 
-def test_the_papers_local_noise_is_a_multiplier_of_035(build, clipped):
-    mechanism = build("local_gaussian", 4, 3)
-    release = mechanism.release("update", clipped(torch.ones(1, 4, 3), 0.3), ROUND)
-    assert float(release.noise_std[0]) == pytest.approx(0.7 * 0.3)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("relation", "sensitivity"), [("replace_one", 2.0), ("zero_out", 1.0)])
 def test_central_noise_on_the_mean(build, clipped, dtype, relation, sensitivity):
@@ -100,12 +94,6 @@ def test_central_noise_on_the_mean(build, clipped, dtype, relation, sensitivity)
     )  # its own clipped contribution, without noise
     (entry,) = mechanism._site.ledger.of_run(0).entries
     assert (entry.kind, entry.parameter, entry.scope) == ("gaussian", 2.5, "federation")
-
-
-def test_the_papers_central_noise_is_a_multiplier_of_25(build, clipped):
-    mechanism = build("central_gaussian", 1000, 2)
-    release = mechanism.release("update", clipped(torch.ones(1, 1000, 2), 0.3), ROUND)
-    assert float(release.noise_std[0]) == pytest.approx(5 * 0.3 / 1000)
 
 
 def test_the_central_squared_norm_has_the_papers_noise(build, clipped):
@@ -297,13 +285,14 @@ def test_a_mean_or_sum_over_clients_of_different_size_is_protected_for_the_small
     assert_normal(release.received, 2.5 * (2 * 0.5 / 4) / 3)
 
 
-def test_a_release_is_for_the_unit_that_was_declared(build, clipped):
-    with pytest.raises(PrivacyError, match="per client, but got a vector per record"):
-        build("local_gaussian", 3, 5).release("update", record_means(1, [1, 2, 3], 5, 1.0), ROUND)
-    with pytest.raises(PrivacyError, match="per record, but got a vector per client"):
-        build("local_gaussian", 3, 5, unit="record").release(
-            "update", clipped(torch.ones(1, 3, 5)), ROUND
-        )
+def test_no_other_number_is_released_as_a_squared_norm(build):
+    """With which a vector's release would be priced jointly."""
+    spec = ReleaseSpec("norm", "scalar", quantity="squared_norms")
+    mechanism = build("central_gaussian", 3, 5, specs=[spec], unit="record")
+    one, counts = torch.ones(1), torch.tensor([2, 2, 2])
+    numbers = as_computed(number_mean(client_values(torch.ones(1, 3, 2)), one, counts), None, None)
+    with pytest.raises(PrivacyError, match="was declared as squared_norms"):
+        mechanism.release("norm", numbers, ROUND)
 
 
 @pytest.mark.parametrize(

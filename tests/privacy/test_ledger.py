@@ -122,16 +122,6 @@ def test_constant_noise_is_one_number_and_a_count():
     assert log.of_run(0) == entry(count=50, sensitivity=float(torch.tensor(0.6)))
 
 
-def test_noise_over_thousands_of_rounds_is_one_entry():
-    noise = np.exp(np.linspace(0, 5, 8000))
-    log = log_of([noise])
-    for number in range(1, 8001):
-        charge(log, number)
-    written = log.of_run(0)
-    assert written.count == 8000
-    np.testing.assert_array_equal(written.parameters(), noise)
-
-
 def test_a_sensitivity_that_changes_is_not_stated_as_if_it_had_not():
     log = log_of([[1.0], [1.0]], rounds=2)
     charge(log, 1)
@@ -150,17 +140,6 @@ def test_without_a_bound_there_is_no_sensitivity_to_state():
     with pytest.raises(PrivacyError, match="not private"):
         written.parameters()
     assert written.joined(written).count == 6
-
-
-def test_a_skipped_round_is_not_charged():
-    log = log_of([[1.0]] * 3, rounds=2)
-    charge(log, 1, [True, False, False])
-    charge(log, 2, [True, True, False])
-    assert [None if (one := log.of_run(run)) is None else one.count for run in range(3)] == [
-        2,
-        1,
-        None,
-    ]
 
 
 @pytest.mark.parametrize(

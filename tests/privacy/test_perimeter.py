@@ -84,8 +84,10 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     features = np.random.default_rng(0).normal(size=(12, 3))
     np.savez(tmp_path / "mine.npz", features=features, targets=np.arange(12) % 2)
     np.save(tmp_path / "owners.npy", np.arange(12) % 4)
-    (tmp_path / "cache").mkdir()
-    np.save(tmp_path / "cache" / "known.npy", features)
+    monkeypatch.setenv("DPFL_DATA", str(tmp_path / "shared"))
+    for folder in ("cache", "shared"):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "known.npy", features)
     return tmp_path
 
 
@@ -108,11 +110,13 @@ def test_wherever_a_method_opens_the_records_it_ends_the_run(
         assert f"{data / 'mine.npz'}: opened " in run.result["reason"]
 
 
-@pytest.mark.parametrize("opened", ["mine.npz", "owners.npy", "cache/known.npy"])
+@pytest.mark.parametrize(
+    "opened", ["mine.npz", "owners.npy", "cache/known.npy", "shared/known.npy"]
+)
 def test_whatever_names_the_records_it_is_closed(
     opened: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path below one's home, who holds what, the cache of what was fetched."""
+    """A path below one's home, who holds what, the cache of what was fetched, DPFL_DATA."""
     monkeypatch.setenv("OPENED", str(data / opened))
     run = made(data, edge(data, ROUND="opened()"))
     assert run.status == "failed"

@@ -548,6 +548,17 @@ def test_constants_that_do_not_hold_are_refused():
         with pytest.raises(PrivacyError, match="C1 <= C2"):
             joined_side(bounded, bounded.values, 1.5 * one, one, how)
     joined_side(bounded, bounded.values, 1.5 * one, one, "project")
+    secret = client_values(torch.ones(1, 1))
+    for given_ in (
+        (secret, one, one, counts),
+        (one, secret, one, counts),
+        (one, one, secret, counts),
+    ):
+        with pytest.raises(PrivacyError, match="record counts must be public"):
+            solved_mean(bounded.values, one, *given_, "project", "tight")
+    two = torch.tensor([1.0, 1e-11], dtype=torch.float64)  # of one run of two
+    with pytest.raises(PrivacyError, match="squares are lost"):
+        record_mean(client_values(torch.zeros(2, 2, 3).double()), two, torch.tensor([5, 5]))
 
 
 def test_public_factors_of_either_sign_keep_bounds_positive(clipped):
@@ -556,6 +567,11 @@ def test_public_factors_of_either_sign_keep_bounds_positive(clipped):
     made = scaled(bounded, factors)
     assert made.replace_one.tolist() == [pytest.approx([4.0, 1.0, 0.2])]
     assert made.bound.tolist() == [2.0]
+    assert made.source is not bounded.source  # they are other contributions
+    with pytest.raises(PrivacyError, match="multiplied by must be public"):
+        scaled(bounded, client_values(factors))
+    with pytest.raises(PrivacyError, match="scale the vectors that they are of"):
+        scaled(squared_norms(bounded), factors)
 
 
 # The hidden dual of client-level FedNew.
@@ -635,18 +651,9 @@ def test_the_papers_dual_winds_up_and_the_sound_ones_do_not(rounds, factor):
 # The paper's noise levels.
 
 SIGMA = {  # T = 70 unless said, delta = 1 / N; epsilon -> sigma
-    (60000, 70): {0.1: 246.2332, 1.0: 30.2418, 10.0: 4.1023},
-    (32561, 70): {0.1: 232.6345, 1.0: 29.0511, 10.0: 4.0045},
-    (240000, 70): {0.1: 275.5381, 1.0: 32.8289, 10.0: 4.3164},
     (90240, 70): {0.1: 255.0737, 1.0: 31.0192, 10.0: 4.1664},
     (60000, 700): {0.1: 778.6577, 1.0: 95.633, 10.0: 12.9725},
 }
-MORE = {  # the same to other digits, at all targets
-    60000: [246.233, 90.5567, 56.8098, 41.8089, 30.2418, 16.2180, 11.3350, 4.91934, 4.10228],
-    32561: [232.635, 86.2931, 54.3255, 40.0695, 29.0511, 15.6505, 10.9686, 4.79412, 4.00450],
-    240000: [275.538, 99.7792, 62.1936, 45.5828, 32.8289, 17.4543, 12.1345, 5.19344, 4.31642],
-}
-TARGETS = [0.1, 0.3, 0.5, 0.7, 1.0, 2.0, 3.0, 8.0, 10.0]
 
 
 def calibrated(records: int, steps: int, epsilon: float) -> float:
@@ -666,12 +673,6 @@ def calibrated(records: int, steps: int, epsilon: float) -> float:
 def test_calibration_gives_the_papers_noise_to_the_printed_digits(records, steps):
     for epsilon, sigma in SIGMA[records, steps].items():
         assert calibrated(records, steps, epsilon) == pytest.approx(sigma, abs=5.01e-5)
-
-
-@pytest.mark.parametrize("records", MORE)
-def test_calibration_at_all_targets(records):
-    for epsilon, sigma in zip(TARGETS, MORE[records], strict=True):
-        assert calibrated(records, 70, epsilon) == pytest.approx(sigma, rel=5e-6)
 
 
 def test_no_solve_leaves_the_ball_however_far_out_it_is():
@@ -703,8 +704,8 @@ def test_a_sensitivity_below_the_rounding_of_a_solution_proves_nothing(clip, pro
     """With clips of 3e-5 and 20 and 1000 records neighbours were 9 sensitivities apart, and still
     1.1 where the sensitivity was 10^-6 of the length.
     """
-    one, counts = torch.ones(1), torch.full((1, 1), 1000)
-    values = client_values(torch.ones(1, 1, 4))
+    one, counts = torch.ones(1), torch.tensor([[1000, 10]])  # one client is enough
+    values = client_values(torch.ones(1, 2, 4))
     made = solved_mean(
         values, clip * one, 20 * one, 1e-9 * one, one, counts, "project", "tight", 0.0
     )

@@ -30,6 +30,7 @@ from dpfl_cli.privacy.subsampling import (
     rdp_of,
     without_replacement_rdp,
 )
+from tests.privacy.test_accountants import priced
 
 DELTA = 1e-4
 BATCH = 100
@@ -91,7 +92,7 @@ def test_the_papers_noise_levels(
     ledger = Ledger((entry(sigma * BATCH / 2, BATCH / records, rounds * steps),))
     price = accountant("wang_rdp", {"order": "paper"}).epsilon(ledger, DELTA)
     assert price == pytest.approx(printed, rel=5e-5)
-    best = accountant("wang_rdp").epsilon(ledger, DELTA)
+    best = priced("wang_rdp", ledger, DELTA)
     assert best <= price * (1 + 1e-12)
 
 
@@ -173,7 +174,7 @@ def exact_moment(power: int, z: float) -> float:
 @pytest.mark.parametrize("z", [0.3, 1.0, 2.44, 100.0])
 def test_the_moments_of_theorem_27_are_exact(z: float) -> None:
     moments = _log_moments(z)
-    for power in (2, 4, 6, 32, 128):
+    for power in (2, 4, 6, 32, 256):
         assert moments[power // 2 - 1] == pytest.approx(exact_moment(power, z), rel=1e-10)
 
 
@@ -214,7 +215,7 @@ def test_theorem_27_lies_between_the_truth_and_theorem_9(
 def test_cohorts_of_a_fixed_size_cost_less_by_theorem_27_and_more_with_every_round() -> None:
     def epsilon(name: str, rounds: int) -> float:
         drawn = entry(2.0, 0.1, rounds, law="fixed", rounds=tuple(range(1, rounds + 1)))
-        return accountant(name).epsilon(Ledger((drawn,)), 1e-5)
+        return priced(name, Ledger((drawn,)))
 
     assert epsilon("rdp", 50) < 0.85 * epsilon("wang_rdp", 50)
     assert epsilon("wang_rdp", 50) < 0.5 * epsilon("gdp", 50)
@@ -226,8 +227,8 @@ def test_cohorts_of_a_fixed_size_cost_less_by_theorem_27_and_more_with_every_rou
 def test_noise_of_any_strength_is_priced_at_once(z: float) -> None:
     """The integral would take more points the weaker the noise is."""
     drawn = entry(z, 0.1, 3, law="fixed", rounds=(1, 2, 3))
-    found = accountant("rdp").epsilon(Ledger((drawn,)), 1e-5)
-    assert 0 <= found <= accountant("wang_rdp").epsilon(Ledger((drawn,)), 1e-5)
+    found = priced("rdp", Ledger((drawn,)))
+    assert 0 <= found <= priced("wang_rdp", Ledger((drawn,)))
     if z < 0.25:
         tight = without_replacement_rdp(9, 0.1, 0.25, theorem=27)
         assert tight == pytest.approx(without_replacement_rdp(9, 0.1, 0.25), rel=1e-3)
@@ -236,19 +237,19 @@ def test_noise_of_any_strength_is_priced_at_once(z: float) -> None:
 def test_a_fixed_cohort_is_amplified_under_replace_one_alone() -> None:
     drawn = entry(2.0, 0.1, 1, law="fixed", rounds=(1,), relation="zero_out")
     with pytest.raises(PrivacyError, match="under replace_one, not under zero_out"):
-        accountant("rdp").epsilon(Ledger((drawn,)), 1e-5)
+        priced("rdp", Ledger((drawn,)))
     never = replace(drawn, count=0, rounds=())
-    assert accountant("rdp").epsilon(Ledger((never,)), 1e-5) == 0.0
+    assert priced("rdp", Ledger((never,))) == 0.0
     whole = entry(2.0, None, 1, relation="zero_out")
-    alone = accountant("rdp").epsilon(Ledger((whole,)), 1e-5)
-    assert accountant("rdp").epsilon(Ledger((whole, never)), 1e-5) == alone
+    alone = priced("rdp", Ledger((whole,)))
+    assert priced("rdp", Ledger((whole, never))) == alone
 
 
 def test_without_batches_it_is_close_to_the_exact_price() -> None:
     ledger = Ledger((entry(3.0, None, 40),))
     exact, bound = (
-        accountant("gdp").epsilon(ledger, 1e-5),
-        accountant("wang_rdp").epsilon(ledger, 1e-5),
+        priced("gdp", ledger),
+        priced("wang_rdp", ledger),
     )
     assert exact < bound < 1.25 * exact
 
@@ -256,9 +257,9 @@ def test_without_batches_it_is_close_to_the_exact_price() -> None:
 def test_other_accountants_price_batches_as_if_they_were_not_there() -> None:
     sampled, whole = (Ledger((entry(3.0, rate, 40),)) for rate in (0.01, None))
     for name in ("gdp", "pld", "zcdp"):
-        assert accountant(name).epsilon(sampled, 1e-5) == accountant(name).epsilon(whole, 1e-5)
+        assert priced(name, sampled) == priced(name, whole)
     for name in ("rdp", "wang_rdp"):
-        assert accountant(name).epsilon(sampled, 1e-5) < accountant("gdp").epsilon(whole, 1e-5) / 3
+        assert priced(name, sampled) < priced("gdp", whole) / 3
     shown = {one.accountant: one.unamplified for one in price_all(sampled, 1e-5)}
     known = {"rdp", "rdp (conversion mironov)", "wang_rdp", "wang_rdp (order paper)"}
     assert {name for name, unamplified in shown.items() if not unamplified} == known
@@ -303,24 +304,24 @@ def test_many_levels_of_noise_cost_a_little_more_than_each_by_itself(law: str) -
         entry(tuple(some), 0.1, len(some), law=law, rounds=tuple(when) if law == "fixed" else None)
         for some, when in ((levels, rounds), (levels[:20], rounds[:20]), (levels[20:], rounds[20:]))
     ]
-    found = accountant("rdp").epsilon(Ledger((drawn[0],)), 1e-5)
+    found = priced("rdp", Ledger((drawn[0],)))
     apart = [_drawn_rdp(one) for one in drawn[1:]]
     exact = float(compute_epsilon(ORDERS, sum(apart), 1e-5)[0])
     assert exact < found < 1.04 * exact
     met = calibrate(4.0, 1e-5, accountant("rdp"), lambda z: Ledger((drawn[0].scaled(z),)))
-    priced = accountant("rdp").epsilon(Ledger((drawn[0].scaled(met),)), 1e-5)
-    assert 4.0 * (1 - 1e-9) <= priced <= 4.0
+    worth = priced("rdp", Ledger((drawn[0].scaled(met),)))
+    assert 4.0 * (1 - 1e-9) <= worth <= 4.0
     steps = entry(tuple(1.02 ** np.arange(40)), 0.1, 40, law=law, rounds=drawn[0].rounds)
     each = _drawn_rdp(replace(steps, count=20, parameter=steps.parameter[:20], rounds=None))
     other = _drawn_rdp(replace(steps, count=20, parameter=steps.parameter[20:], rounds=None))
     assert _drawn_rdp(steps) == pytest.approx(each + other)  # levels on the steps stay there
     more = entry((*levels, 3.0), 0.1, 41, law=law, rounds=(*rounds, 41) if law == "fixed" else None)
-    assert found < accountant("rdp").epsilon(Ledger((more,)), 1e-5)
+    assert found < priced("rdp", Ledger((more,)))
 
 
 def test_batches_of_nearly_all_records_cost_no_more_than_all() -> None:
     nearly, whole = (Ledger((entry(3.0, rate, 40),)) for rate in (0.999, None))
-    assert accountant("rdp").epsilon(nearly, 1e-5) == accountant("rdp").epsilon(whole, 1e-5)
+    assert priced("rdp", nearly) == priced("rdp", whole)
 
 
 def test_epsilon_grows_with_every_release() -> None:
@@ -340,10 +341,10 @@ def test_disjoint_parts_cost_what_one_does() -> None:
     parts = Ledger((entry(2.0, None, 61, disjoint=15),))
     once = Ledger((entry(2.0, None, 5),))
     for name in ("gdp", "rdp", "zcdp", "wang_rdp"):
-        assert accountant(name).epsilon(parts, DELTA) == accountant(name).epsilon(once, DELTA)
+        assert priced(name, parts, DELTA) == priced(name, once, DELTA)
     pure = [Ledger((replace(one.entries[0], kind="pure", parameter=0.3),)) for one in (parts, once)]
-    assert accountant("pure").epsilon(pure[0], DELTA) == pytest.approx(5 * 0.3)
-    assert accountant("pld").epsilon(pure[0], DELTA) == accountant("pld").epsilon(pure[1], DELTA)
+    assert priced("pure", pure[0], DELTA) == pytest.approx(5 * 0.3)
+    assert priced("pld", pure[0], DELTA) == priced("pld", pure[1], DELTA)
 
 
 @pytest.mark.parametrize(

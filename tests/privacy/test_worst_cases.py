@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dpfl_cli.privacy.client_values import client_values, opened
-from dpfl_cli.privacy.record_bounds import joined_side, record_mean, solve_sensitivity
+from dpfl_cli.privacy.record_bounds import joined_side, record_mean
 from dpfl_cli.privacy.worst_cases import (
     claimed_sensitivities,
     moved_record,
@@ -44,18 +44,14 @@ def test_a_hidden_dual_winds_up_its_share_of_the_noise_too():
     assert wound_up_dual(rounds, damping, penalty, clients) == pytest.approx(factor, rel=0.01)
 
 
-def claimed(clips: tuple[float, float, float], gamma: float, records: int, constant: str) -> float:
-    numbers = [torch.tensor([one], dtype=torch.float64) for one in (*clips, gamma)]
-    return float(solve_sensitivity(*numbers, torch.tensor([[records]]), constant)[1])  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("gamma", "records", "limit", "factor"),
     [(1.01, 500, 1.0, 15.9), (1.1, 500, 1.0, 16.6), (1.1, 3000, 0.1, 71.0), (1.1, 61, 1.0, 5.7)],
 )
 def test_the_papers_scaling(gamma, records, limit, factor):
-    moved = turned_side("xi", 1.0, 1.0, gamma, records) / claimed(
-        (1.0, 1.0, limit), gamma, records, "paper"
+    moved = (
+        turned_side("xi", 1.0, 1.0, gamma, records)
+        / claimed_sensitivities((1.0, 1.0, limit), gamma, [records], "paper")[0]
     )
     assert moved == pytest.approx(factor, abs=0.06)
 
@@ -91,8 +87,9 @@ def test_no_length_of_the_auxiliary_vector_moves_the_side_further(how, first):
 def test_what_holds_is_not_exceeded():
     for how, constant in (("project", "tight"), ("clip_auxiliary", "tight"), ("xi", "xi_safe")):
         for first in (0.3, 0.9, 0.99):
-            assert turned_side(how, first, 1.0, 1.1, 80) <= claimed(
-                (first, 1.0, 0.1), 1.1, 80, constant
+            assert (
+                turned_side(how, first, 1.0, 1.1, 80)
+                <= claimed_sensitivities((first, 1.0, 0.1), 1.1, [80], constant)[0]
             )
 
 
