@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federated import clipped, federation_of, grouped_federation, noise_of, play
+from federated import clipped, grouped_federation, noise_of, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models import single_layer
 from dpfl_cli.models.softmax import SoftmaxRegression
-from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.privacy.record_bounds import joined_side, record_mean
 from dpfl_cli.simulation import stack
 from dpfl_cli.simulation.member import Member
@@ -342,31 +342,6 @@ def test_without_bounds_both_levels_are_one_method(dual: str, how: str, kind: st
     np.testing.assert_allclose(record.models(), whole.models(), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("dual", ["off", "paper"])
-def test_the_noise_of_sum_and_shares(dual: str) -> None:
-    runs, federation = 600, federation_of(0)
-    common = {
-        "seeds": list(range(runs)),
-        "federations": [federation] * runs,
-        "relation": "add_or_remove",
-        "noise": Z,
-    }
-    settings = {**COMMON, "clip_norm": C, "dual": dual}
-    noisy = play("fednew", "secure_aggregation", settings, **common).go(1)
-    clean = play(
-        "fednew", "none", settings | {"dual": "own_update"}, seeds=[0], federations=[federation]
-    ).go(1)
-    clients, y = noisy.objective.clients, noisy.states[1].server["direction"]
-    of_sum = clients * (y - clean.states[1].server["direction"])
-    assert float(of_sum.std()) == pytest.approx(Z * C, rel=0.05)
-    if dual == "paper":
-        sent = opened(noisy.states[1].clients["dual"]) / RHO + y.unsqueeze(1)
-        plain = opened(clean.states[1].clients["dual"]) / RHO + clean.states[1].server[
-            "direction"
-        ].unsqueeze(1)
-        assert float((sent - plain).std()) == pytest.approx(Z * C / np.sqrt(clients), rel=0.02)
-
-
 vectors = st.integers(0, 2**32 - 1).map(
     lambda seed: np.random.default_rng(seed).standard_normal((2, 4))
 )
@@ -546,12 +521,6 @@ def test_lemma_3_needs_damping_over_the_records() -> None:
     options = {"sensitivity": "paper", "penalty": 0.0}
     with pytest.raises(ConfigError, match=r"has 3, .*sensitivity=tight"):
         play("fednew_record", "local", options, federations=[grouped_federation(0, [3, 4])])
-
-
-def test_duals_stay_with_the_clients() -> None:
-    state = play("fednew", "central", {"dual": "own_update"}).go(1).states[-1]
-    assert isinstance(state.clients["dual"], ClientValues)
-    assert not any(isinstance(value, ClientValues) for value in state.server.values())
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from federated import D, M, clipped, federation_of, local_update, noise_of, play
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.privacy.client_values import ClientValues, opened
+from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.results import privacy_report
+from dpfl_cli.simulation.run_plan import Plan
 
 C, LR, STEPS, Z = 0.3, 0.01, 4, 0.35
 LENGTH = STEPS * LR  # tau eta_l
@@ -88,44 +90,40 @@ def test_a_client_that_diverges_spoils_nobody(control: str) -> None:
     assert bool(opened(played.states[-1].clients["control"]).isfinite().all())
 
 
-SHARED = [
-    "algorithm=scaffold",
-    "dp=secure_aggregation",
-    "dataset.clients=12",
-    "dataset.dimension=5",
-]
+SHARED = ["dp=secure_aggregation", "dataset.clients=12", "dataset.dimension=5"]
+each_method = pytest.mark.parametrize(
+    ("method", "proved"), [("scaffold", "clipped"), ("scaffnew", "apart")]
+)
 
 
-def test_secure_aggregation_takes_controls_that_hold_no_share_of_the_noise() -> None:
-    plan = make_plan(compose_config(SHARED))  # the default runs as it is
-    assert plan.algorithm.settings.control == "clipped"
+def plan_of(method: str, *words: str) -> Plan:
+    return make_plan(compose_config([*SHARED, f"algorithm={method}", *words]))
+
+
+@each_method
+def test_secure_aggregation_takes_controls_that_hold_no_share_of_the_noise(
+    method: str, proved: str
+) -> None:
+    plan = plan_of(method)  # the default runs as it is
+    assert plan.algorithm.settings.control == proved
     assert proof_gap(plan) is None
-    assert make_plan(compose_config([*SHARED, "algorithm.control=raw"])).ledger().releases == 50
-    with pytest.raises(
-        ConfigError, match=r"algorithm\.control=clipped is proved.*dp\.mode=paper runs it"
-    ):
-        make_plan(compose_config([*SHARED, "algorithm.control=sent"]))
-    assert (
-        make_plan(compose_config([*SHARED, "algorithm.control=sent", "dp.mode=paper"]))
-        .ledger()
-        .releases
-        == 50
-    )
-    for trust in ("ldp", "cdp", "none"):
-        assert (
-            compose_config(["algorithm=scaffold", f"dp={trust}"])["algorithm"]["control"] == "sent"
-        )
+    says = rf"algorithm\.control={proved} is proved[^\n]*dp\.mode=paper runs it[^\n]*$"
+    with pytest.raises(ConfigError, match=says):
+        plan_of(method, "algorithm.control=sent")
+    claimed = plan_of(method, "algorithm.control=sent", "dp.mode=paper")
+    assert claimed.ledger().releases == plan.ledger().releases > 0
+    assert "not proved" in privacy_report(claimed, claimed.ledger())["guarantee"]
+    central = {"scaffnew": "apart"}.get(method, "sent")
+    for trust, control in (("ldp", "sent"), ("cdp", central), ("none", "sent")):
+        assert plan_of(method, f"dp={trust}").algorithm.settings.control == control
 
 
-def test_whole_noise_protects_what_is_sent_and_the_messages_are_priced() -> None:
-    words = [*SHARED, "mechanism.noise_multiplier=4.0", "mechanism.noise_share=false"]
-    (messages,) = make_plan(compose_config([*words, "algorithm.control=sent"])).ledger().entries
+@each_method
+def test_whole_noise_protects_what_is_sent_and_the_messages_are_priced(
+    method: str, proved: str
+) -> None:
+    words = ["mechanism.noise_multiplier=4.0", "mechanism.noise_share=false"]
+    (messages,) = plan_of(method, *words, "algorithm.control=sent").ledger().entries
     assert (messages.scope, messages.parameter) == ("client", 4.0)
-    (sums,) = make_plan(compose_config(words)).ledger().entries
+    (sums,) = plan_of(method, *words, f"algorithm.control={proved}").ledger().entries
     assert (sums.scope, sums.parameter) == ("federation", pytest.approx(4.0 * np.sqrt(12)))
-
-
-def test_client_controls_stay_with_the_clients() -> None:
-    state = play("scaffold", "central", {}).go(1).states[-1]
-    assert isinstance(state.clients["control"], ClientValues)
-    assert not any(isinstance(value, ClientValues) for value in state.server.values())

@@ -30,11 +30,16 @@ from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack, stack_key
 
 SMALL = ["dataset.clients=300", "dataset.dimension=7", "rounds=5"]
+BATCHES = "dataset.records_per_client=3 algorithm.batch_size=2"
 METHODS = [
-    (algorithm, dp)
-    for algorithm in ("fedavg", "fedexp", "fedexp_naive", "scaffold")
+    (f"algorithm={words}", f"dp={dp}")
+    for words in (
+        *("fedavg", "fedexp", "fedexp_naive", "scaffold", "scaffnew", f"fedavg {BATCHES}"),
+        "scaffold algorithm.release=double algorithm.control=raw",
+        f"scaffnew algorithm.control=none algorithm.schedule=bernoulli {BATCHES}",
+    )
     for dp in ("none", "ldp", "ldp_privunit", "cdp")
-    if algorithm != "fedexp_naive" or dp.startswith("ldp")
+    if words != "fedexp_naive" or dp.startswith("ldp")
 ]
 
 
@@ -47,15 +52,17 @@ def plans_of(*overrides: str, seeds: int = 1, **changes: list[Any]) -> list[Plan
     return [make_plan(with_values(base, variant)) for variant in variants]
 
 
-@pytest.mark.parametrize(("algorithm", "dp"), METHODS)
-def test_a_run_in_a_batch_equals_the_run_alone_bit_by_bit(algorithm: str, dp: str) -> None:
-    clip = [0.3, 1.0] if dp != "none" else [None]
-    plans = plans_of(
-        f"algorithm={algorithm}", f"dp={dp}", seeds=3, algorithm__clip_norm=clip, rounds=[3, 5]
+@pytest.mark.parametrize(("words", "dp"), METHODS)
+def test_a_run_in_a_batch_equals_the_run_alone_bit_by_bit(words: str, dp: str) -> None:
+    own: dict[str, list[Any]] = {"algorithm__clip_norm": [0.3, 1.0] if dp != "dp=none" else [None]}
+    steps = "scaffnew" in words  # as many as there are between its communications
+    own |= (
+        {"algorithm__local_steps": [2.0, 3.0]} if steps else {"algorithm__local_lr": [0.003, 0.1]}
     )
+    plans = plans_of(*words.split(), dp, seeds=2, **own, rounds=[3, 5])
     assert len({stack_key(plan) for plan in plans}) == 1
     together = finish(plans)
-    for plan in (*plans[::5], plans[-1]):  # of every seed, clip norm and length
+    for plan in (*plans[::5], plans[-1]):  # of every seed, option and length
         alone = finish([plan])[plan.id]
         assert alone.rows == together[plan.id].rows
         assert alone.ledger == together[plan.id].ledger
@@ -63,8 +70,8 @@ def test_a_run_in_a_batch_equals_the_run_alone_bit_by_bit(algorithm: str, dp: st
 
 
 def test_a_checkpoint_goes_on_as_if_nothing_had_happened() -> None:
-    for algorithm, dp in METHODS:
-        plan = plans_of(f"algorithm={algorithm}", f"dp={dp}", "evaluation.average_last=3")[0]
+    for words, dp in METHODS:
+        plan = plans_of(*words.split(), dp, "evaluation.average_last=3")[0]
         unbroken = finish([plan])[plan.id]
         for stop in (1, 2, 4):
             batch = Stack([Member(plan)])
@@ -79,8 +86,18 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_happened() -> None:
             assert resumed.ledger == unbroken.ledger
 
 
-def test_members_at_different_rounds_share_a_batch() -> None:
-    plans = plans_of("algorithm=fedexp", "dp=ldp", seeds=2)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "algorithm=fedexp dp=ldp",
+        "algorithm=scaffnew dp=ldp algorithm.local_steps=3",
+        "algorithm=scaffold dp=cdp algorithm.warm_start=true",
+        "algorithm=scaffold_record dp=record algorithm.warm_start=true",
+        "algorithm=fedfc_record dp=record",
+    ],
+)
+def test_members_at_different_rounds_share_a_batch(words: str) -> None:
+    plans = plans_of(*words.split(), seeds=2)
     unbroken = finish(plans)
     ahead = Stack([Member(plans[0])])
     ahead.evaluate({})
@@ -89,6 +106,7 @@ def test_members_at_different_rounds_share_a_batch() -> None:
     mixed = {m.plan.id: m for m in run_members([ahead.members[0], Member(plans[1])])}
     for plan in plans:
         assert mixed[plan.id].rows == unbroken[plan.id].rows
+        assert mixed[plan.id].ledger == unbroken[plan.id].ledger
 
 
 def test_damaged_checkpoints_are_refused() -> None:
