@@ -17,8 +17,8 @@ from federated import (
     clipped,
     grouped_federation,
     linear_regression,
-    noise_of,
     play,
+    received,
 )
 
 from dpfl_cli.config.compose import compose_config
@@ -91,32 +91,6 @@ def step_gradient(
     return np.mean([clipped(one, c) for one in found], axis=0)
 
 
-def noisy(
-    trust: str,
-    seed: int,
-    name: str,
-    values: np.ndarray,
-    sensitivity: np.ndarray,
-    z: float,
-    address: int,
-    echo: bool,
-):
-    """What every client and the server have of values [M, k] after a release: own messages and
-    their mean.
-    """
-    whole = trust == "local" or (trust == "secure_aggregation" and echo)
-    noise = noise_of(seed, name, address, M if whole else None, values.shape[1])
-    if trust == "none":
-        return values, values.mean(axis=0)
-    if trust == "local":
-        own = values + z * sensitivity[:, None] * noise
-        return own, own.mean(axis=0)
-    if trust == "central" or not echo:
-        return values, values.mean(axis=0) + z * sensitivity.max() / M * noise
-    own = values + z * sensitivity.max() / np.sqrt(M) * noise
-    return own, own.mean(axis=0)
-
-
 def radius_of(
     federation: Federation, trust: str, seed: int, settings: dict[str, Any], x: np.ndarray, t: int
 ) -> float:
@@ -144,9 +118,9 @@ def radius_of(
         # are a / (2 z^2)
     ):
         z = Z / np.sqrt(settings["local_steps"])
-    mean = float(
-        noisy(trust, seed, "radius", np.array(means)[:, None], sensitivity, z, t, echo=False)[1][0]
-    )
+    contributions = np.array(means)[:, None]
+    _, seen = received(trust, seed, "radius", contributions, sensitivity, z, t, echo=False)
+    mean = float(seen[0])
     variance = {  # of the mean's noise
         "none": 0.0,
         "local": np.mean((z * sensitivity) ** 2) / M,
@@ -178,7 +152,7 @@ def lines(
                 [step_gradient(federation, i, v[i], c, batches[i], how) for i in range(M)]
             )
             sensitivity = 2 * c / np.array([len(batch) for batch in batches], float)
-            own, mean = noisy(
+            own, mean = received(
                 trust, seed, "gradient", values, sensitivity, Z, t * steps + k, echo=True
             )
             v = v - LR * (own + (control - own_c if name == "scaffold_record" else 0))

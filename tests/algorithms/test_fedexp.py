@@ -19,7 +19,6 @@ from federated import (
 )
 
 from dpfl_cli.algorithms.fedexp import FedExp, FedExpSettings
-from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.client_values import opened
 
@@ -155,11 +154,3 @@ def test_naive_is_refused_where_no_messages_are_seen() -> None:
             match=f"algorithm.step=naive under dp.trust={trust}: .* use dp=ldp or dp=ldp_privunit",
         ):
             FedExp.releases(settings, setup_of(trust))
-    with pytest.raises(
-        ConfigError, match=r"algorithm\.step='naiv': input should be 'adaptive' or 'naive'"
-    ):
-        parse_settings(
-            FedExpSettings,
-            {"local_steps": 1, "local_lr": 0.1, "clip_norm": 0.3, "step": "naiv"},
-            "algorithm",
-        )

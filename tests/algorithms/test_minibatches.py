@@ -112,21 +112,6 @@ def test_fedexp_equals_its_lines(trust: str, step: str, size: int | None) -> Non
                 assert seen == pytest.approx(value)
 
 
-@pytest.mark.parametrize("trust", ["none", "local", "central"])
-@pytest.mark.parametrize("control", ["sent", "clipped", "raw"])
-def test_scaffold_equals_its_lines(trust: str, control: str) -> None:
-    models = played("scaffold", trust, 2, control=control).go(4).models()
-    for run, seed in enumerate(FEDERATIONS):
-        w, c, h = np.zeros(D), np.zeros(D), np.zeros((M, D))
-        for t in range(1, 5):
-            raw = raw_updates(seed, t, w, 2, c - h)
-            bounded = np.array([clipped(v, C) for v in raw])
-            messages, mean = released(seed, t, bounded, trust)
-            h = h - c - {"sent": messages, "clipped": bounded, "raw": raw}[control] / (STEPS * LR)
-            w, c = w + mean, -mean / (STEPS * LR)
-            np.testing.assert_allclose(models[t, run], w, rtol=1e-9, atol=1e-12)
-
-
 def test_a_batch_of_all_records_is_the_full_gradient() -> None:
     """Of clients that hold as many."""
     federation = grouped_federation(1, [3, 3, 3])

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federated import Play, clipped, federation_of, grouped_federation, noise_of, play, reordered
+from federated import (
+    SCAFFNEW,
+    Play,
+    clipped,
+    federation_of,
+    grouped_federation,
+    noise_of,
+    play,
+    reordered,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,11 +48,7 @@ def plans_of(*words: str, variants: list[dict[str, Any]] | None = None) -> list[
     another method.
     """
     method = [] if words[0].startswith("algorithm=") else ["algorithm=scaffnew"]
-    plain = (
-        []
-        if words[0] in ("algorithm=fedavg", "algorithm=fedgd")
-        else ["algorithm.final_release=false"]
-    )
+    plain = [] if words[0] == "algorithm=fedavg" else ["algorithm.final_release=false"]
     base = compose_config([*method, *DATA, *plain, *words])
     return [make_plan(with_values(base, changes)) for changes in variants or [{}]]
 
@@ -523,22 +528,8 @@ def test_without_active_clipping_only_the_ratio_of_c_and_epsilon_counts(
 
 
 def of(**values: Any) -> ScaffNewSettings:
-    given = {
-        "local_steps": 2.0,
-        "local_lr": 0.1,
-        "clip_norm": 1.0,
-        "batch_size": None,
-        "control": "sent",
-    }
-    return ScaffNewSettings(
-        **{
-            **given,
-            "schedule": "bernoulli",
-            "final_release": False,
-            "watched_client": None,
-            **values,
-        }
-    )
+    given = {**SCAFFNEW, "local_lr": 0.1, "clip_norm": 1.0, "schedule": "bernoulli"}
+    return ScaffNewSettings(**{**given, **values})
 
 
 def test_coins_are_the_seeds_own_and_fair() -> None:
@@ -613,6 +604,8 @@ def test_a_target_epsilon_is_that_of_the_runs_own_coins() -> None:
             sum(coins_of(plan)) > 15
         )  # p T: the guarantee fails on about half of the runs
     assert len({plan.mechanism.settings.noise_multiplier for plan in plans}) == 1
+    (final,) = plans_of(*words, "algorithm.final_release=true")
+    assert [one.specs[0].expected for one in (*plans, final)] == [15.0] * 8 + [15.75]
 
 
 @pytest.mark.parametrize("schedule", ["deterministic", "bernoulli"])

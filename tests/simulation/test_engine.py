@@ -17,11 +17,12 @@ from members import finish
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.fedexp import FedExp
+from dpfl_cli.algorithms.local import bounded_local_update
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.files import with_digest, without_digest
 from dpfl_cli.privacy.client_values import diagnostic, opened
-from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 from dpfl_cli.simulation import execute, stack
 from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
@@ -268,22 +269,13 @@ def test_progress_and_interruption_are_looked_at_often_enough(
     for look_every, expected in ((0.0, list(range(1, 31))), (1e9, list(range(5, 31, 5)))):
         monkeypatch.setattr(execute, "LOOK_EVERY", look_every)
         seen: list[int] = []
-        list(
-            run_members(
-                [Member(plan)],
-                lambda m: None,
-                lambda active, seen=seen: seen.append(active[0].round),
-            )
-        )
+        note = lambda active, seen=seen: seen.append(active[0].round)
+        list(run_members([Member(plan)], advance=note))
         assert seen == expected
     monkeypatch.setattr(execute, "LOOK_EVERY", 0.0)
     saved: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        list(
-            run_members(
-                [Member(plan)], lambda m: saved.append(m.round), lambda m: None, stop=lambda: True
-            )
-        )
+        list(run_members([Member(plan)], lambda m: saved.append(m.round), stop=lambda: True))
     assert saved == [1]
 
 
@@ -420,7 +412,6 @@ def test_noise_may_follow_a_schedule_and_releases_a_public_calendar(
     """What time-varying noise and coins will need: the plan and the ledger agree on every round's
     event.
     """
-    from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
     def releases(settings: Any, run: Setup) -> list[ReleaseSpec]:
         numbers = np.arange(run.rounds)
@@ -432,8 +423,6 @@ def test_noise_may_follow_a_schedule_and_releases_a_public_calendar(
     original = FedAvg.round
 
     def both(self: Any, state: State, at: Round) -> Any:
-        from dpfl_cli.algorithms.local import bounded_local_update
-
         shown = at.mechanism.due("coin", at.number)
         update = bounded_local_update(at, state.server["model"], self.hyper)
         release = at.release("coin", update, charged=shown)
