@@ -237,17 +237,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(words: list[str], message: s
     assert "\n" not in str(caught.value)
 
 
-def test_without_privacy_nothing_is_bounded() -> None:
-    config = compose_config(
-        ["algorithm=fedfc", "dp=none", "dataset.clients=12", "dataset.dimension=5"]
-    )
-    assert (config["algorithm"]["clip_norm"], config["algorithm"]["feature_clip_norm"]) == (
-        None,
-        None,
-    )
-    assert make_plan(config).ledger().releases == 51
-
-
 @pytest.mark.parametrize(("trust", "arrays"), [("cdp", 2), ("ldp", 4)])
 def test_the_covariances_count_in_the_memory_of_a_run(trust: str, arrays: int) -> None:
     """What clients have, that clipped, and with a local mechanism the noise and the messages."""
