@@ -21,7 +21,7 @@ from dpfl_cli.algorithms.local import bounded_local_update
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.files import with_digest, without_digest
-from dpfl_cli.privacy.client_values import diagnostic, opened
+from dpfl_cli.privacy.client_values import diagnostic, is_raw, opened
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 from dpfl_cli.simulation import execute, stack
 from dpfl_cli.simulation.execute import run_members
@@ -104,6 +104,9 @@ def test_members_at_different_rounds_share_a_batch(words: str) -> None:
     ahead.evaluate({})
     ahead.evaluate(ahead.step())
     ahead.collect()
+    both = Stack([ahead.members[0], Member(plans[1])]).state.clients
+    raw = [name for name, value in ahead.state.clients.items() if is_raw(value)]
+    assert all(is_raw(both[name]) for name in raw)  # though they are not at the other's beginning
     mixed = {m.plan.id: m for m in run_members([ahead.members[0], Member(plans[1])])}
     for plan in plans:
         assert mixed[plan.id].rows == unbroken[plan.id].rows
@@ -153,13 +156,17 @@ def test_evaluation_averages_the_last_models_there_are() -> None:
 
 
 def test_more_models_than_there_are_cost_nothing() -> None:
-    all_of_them = plans_of("algorithm=fedavg", "dp=none")[0].rounds + 1
-    few, many = (
-        finish(plans_of("algorithm=fedavg", "dp=none", f"evaluation.average_last={count}"))
-        for count in (all_of_them, 10**12)
+    rounds = plans_of("algorithm=fedavg", "dp=none")[0].rounds
+    few, whole, many = (
+        [
+            one.rows
+            for one in finish(
+                plans_of("algorithm=fedavg", "dp=none", f"evaluation.average_last={count}")
+            ).values()
+        ]
+        for count in (rounds, rounds + 1, 10**12)
     )
-    rows = [[one.rows for one in found.values()] for found in (few, many)]
-    assert rows[0] == rows[1]
+    assert few != whole == many  # the model of round 0 is one of them
 
 
 def test_a_diverging_run_stops_alone() -> None:
