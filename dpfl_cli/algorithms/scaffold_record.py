@@ -112,6 +112,5 @@ class ScaffoldRecord:
         step = per_run(hyper.server_lr, model) * (mean - model)
         if hyper.extra_inv_n:
             step = step / objective.clients
-        if hyper.warm_idle_rounds:
-            step = at.where(at.number <= hyper.warm_idle_rounds, torch.zeros_like(step), step)
+        step = at.where(at.number <= hyper.warm_idle_rounds, torch.zeros_like(step), step)
         return State({"model": model + step, "control": control}, {"control": own}), {}

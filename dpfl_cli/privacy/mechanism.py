@@ -77,7 +77,6 @@ class Mechanism(ABC):
     """
 
     trusts: frozenset[str]  # the trust models under which it makes sense
-    relations = frozenset({"replace_one", "add_or_remove", "zero_out"})
     shapes = frozenset({"vector", "scalar", "matrix"})  # that it releases
     noise_field: str | None = None  # the setting that calibration solves for
     needs_bound = True  # whether contributions must be clipped

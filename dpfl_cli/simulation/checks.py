@@ -23,7 +23,7 @@ _SENDS = {"local": "message", "secure_aggregation": "share of the noise"}
 
 
 def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
-    """Method, mechanism, trust model, unit and relation fit each other."""
+    """Method, mechanism, trust model and unit fit each other."""
     if dp.trust not in algorithm.target.trusts:
         defined = ", ".join(sorted(algorithm.target.trusts))
         raise ConfigError(
@@ -39,10 +39,6 @@ def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
         raise ConfigError(
             f"mechanism={mechanism.name} makes no sense under dp={dp.name} (trust {dp.trust}); "
             f"{_instead('mechanism', lambda target: dp.trust in target.trusts)}"
-        )
-    if dp.relation not in mechanism.target.relations:
-        raise ConfigError(
-            f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}"
         )
 
 

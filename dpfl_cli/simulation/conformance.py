@@ -387,8 +387,7 @@ def _same(values: Tensor, apart: bool = False, cohort: Cohort | None = None) -> 
     """Whether all runs, who have one cohort, have the first one's values, bit by bit (apart from
     the changed client's: those of the runs between the first and the last).
     """
-    nan = 1e300 if values.dtype == torch.float64 else 1e30
-    plain = torch.nan_to_num(opened(values), nan)  # a copy
+    plain = torch.nan_to_num(opened(values), 1e30)  # a copy
     if apart:
         own = CLIENT if cohort is None else torch.from_numpy(members_of(cohort)[0] == CLIENT)
         plain[1:-1, own] = plain[:1, own]

@@ -14,22 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.algorithms import (
-    adaptdp,
-    fedavg,
-    fedavg_record,
-    fedexp,
-    fedfc,
-    fedfc_record,
-    fednew,
-    fednew_record,
-    fedopt,
-    isrl_dp,
-    primal_dual,
-    scaffnew,
-    scaffold,
-    scaffold_record,
-)
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.config.component import Settings, lookup, parse_settings
 from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
@@ -51,24 +35,9 @@ from dpfl_cli.privacy.ledger import BatchLedger, Ledger
 from dpfl_cli.privacy.mechanism import Mechanism, Site
 from dpfl_cli.privacy.privunit import PrivUnit
 from dpfl_cli.privacy.releases import Setup
+from dpfl_cli.simulation.plan import load_components
 
-METHODS = (  # their import registers them
-    adaptdp.AdaptDp,
-    fedavg.FedAvg,
-    fedavg_record.FedAvgRecord,
-    fedexp.FedExp,
-    fedfc.FedFC,
-    fedfc_record.FedFCRecord,
-    fedopt.FedOpt,
-    fednew.FedNew,
-    fednew_record.FedNewRecord,
-    isrl_dp.IsrlDp,
-    primal_dual.PrimalDual,
-    scaffnew.ScaffNew,
-    scaffold.Scaffold,
-    scaffold_record.ScaffoldRecord,
-)
-
+load_components()
 M, D = 12, 5
 PRIVUNIT = {
     "epsilon_cap": 2.0,
@@ -300,3 +269,29 @@ def clipped(v: np.ndarray, c: float) -> np.ndarray:
 def noise_of(seed: int, name: str, round_: int, clients: int | None, size: int = D) -> np.ndarray:
     """The standard normal draw that a run's mechanism makes in a round."""
     return Streams([seed]).normal(f"noise/{name}", np.array([round_]), clients, size)[0].numpy()
+
+
+def received(
+    trust: str,
+    seed: int,
+    name: str,
+    values: np.ndarray,
+    sensitivity: np.ndarray | float,
+    z: float,
+    address: int,
+    echo: bool,
+    whole: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """What every client and the server have of values [M, k] after a release: own messages and
+    their mean. Shares of the noise are `whole` where every message carries all of it.
+    """
+    if trust == "none":
+        return values, values.mean(axis=0)
+    clients, size = values.shape
+    drawn = clients if trust == "local" or (trust == "secure_aggregation" and echo) else None
+    each = np.broadcast_to(sensitivity, clients)
+    std = each[:, None] if trust == "local" else each.max() / (1 if whole else np.sqrt(clients))
+    noise = z * std * noise_of(seed, name, address, drawn, size)
+    if drawn is None:  # as the mean of so many messages has it
+        return values, values.mean(axis=0) + noise / np.sqrt(clients)
+    return values + noise, (values + noise).mean(axis=0)

@@ -17,9 +17,8 @@ from federated import (
     clipped,
     grouped_federation,
     linear_regression,
-    noise_of,
     play,
-    reordered,
+    received,
 )
 
 from dpfl_cli.config.compose import compose_config
@@ -92,32 +91,6 @@ def step_gradient(
     return np.mean([clipped(one, c) for one in found], axis=0)
 
 
-def noisy(
-    trust: str,
-    seed: int,
-    name: str,
-    values: np.ndarray,
-    sensitivity: np.ndarray,
-    z: float,
-    address: int,
-    echo: bool,
-):
-    """What every client and the server have of values [M, k] after a release: own messages and
-    their mean.
-    """
-    whole = trust == "local" or (trust == "secure_aggregation" and echo)
-    noise = noise_of(seed, name, address, M if whole else None, values.shape[1])
-    if trust == "none":
-        return values, values.mean(axis=0)
-    if trust == "local":
-        own = values + z * sensitivity[:, None] * noise
-        return own, own.mean(axis=0)
-    if trust == "central" or not echo:
-        return values, values.mean(axis=0) + z * sensitivity.max() / M * noise
-    own = values + z * sensitivity.max() / np.sqrt(M) * noise
-    return own, own.mean(axis=0)
-
-
 def radius_of(
     federation: Federation, trust: str, seed: int, settings: dict[str, Any], x: np.ndarray, t: int
 ) -> float:
@@ -145,9 +118,9 @@ def radius_of(
         # are a / (2 z^2)
     ):
         z = Z / np.sqrt(settings["local_steps"])
-    mean = float(
-        noisy(trust, seed, "radius", np.array(means)[:, None], sensitivity, z, t, echo=False)[1][0]
-    )
+    contributions = np.array(means)[:, None]
+    _, seen = received(trust, seed, "radius", contributions, sensitivity, z, t, echo=False)
+    mean = float(seen[0])
     variance = {  # of the mean's noise
         "none": 0.0,
         "local": np.mean((z * sensitivity) ** 2) / M,
@@ -179,7 +152,7 @@ def lines(
                 [step_gradient(federation, i, v[i], c, batches[i], how) for i in range(M)]
             )
             sensitivity = 2 * c / np.array([len(batch) for batch in batches], float)
-            own, mean = noisy(
+            own, mean = received(
                 trust, seed, "gradient", values, sensitivity, Z, t * steps + k, echo=True
             )
             v = v - LR * (own + (control - own_c if name == "scaffold_record" else 0))
@@ -289,17 +262,6 @@ def test_the_clipped_mean_is_refused_as_a_bound(name: str) -> None:
     compare(name, "local", options, sound=False)
 
 
-def test_batches_are_fresh_at_every_step_and_parts_of_an_epoch_are_disjoint() -> None:
-    settings = {"batch_size": 2, "local_steps": 4}
-    fresh = [tuple(batch_of(0, settings, t, k, 1)) for t in (1, 2, 3) for k in range(4)]
-    assert len(set(fresh)) > 8
-    settings["sampling"] = "epoch_permutation"
-    for t in (1, 2):
-        for first in (0, 2):
-            parts = [set(batch_of(0, settings, t, first + k, 2)) for k in range(2)]
-            assert not parts[0] & parts[1]
-
-
 def quadratic(seed: int = 0, clients: int = 2, records: int = 40, dimension: int = D) -> Federation:
     dataset = Quadratic.load(
         QuadraticSettings(dimension=dimension, clients=clients, records_per_client=records), seed
@@ -356,58 +318,6 @@ def test_started_at_the_solution_it_stays_there() -> None:
     np.testing.assert_allclose(
         played.models(), np.broadcast_to(optimum.numpy(), played.models().shape), atol=1e-9
     )
-
-
-def test_the_order_of_clients_does_not_matter() -> None:
-    federation = quadratic(2, clients=3, records=8)
-    swapped = reordered(
-        federation, np.concatenate([np.arange(16, 24), np.arange(8), np.arange(8, 16)])
-    )
-    one, other = (
-        play("adaptdp", "none", {"clip_norm": 0.5}, federations=[f]).go(6)
-        for f in (federation, swapped)
-    )
-    np.testing.assert_allclose(one.models(), other.models(), rtol=1e-10, atol=1e-13)
-
-
-class Spy:
-    """A mechanism that keeps what it was given and what it gave."""
-
-    def __init__(self, mechanism: Any) -> None:
-        self.mechanism = mechanism
-        self.seen: list[tuple[str, Any, Any]] = []
-
-    def release(self, name: str, values: Any, *others: Any) -> Any:
-        release = self.mechanism.release(name, values, *others)
-        self.seen.append((name, values, release))
-        return release
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.mechanism, name)
-
-
-@pytest.mark.parametrize(("sensitivity", "factor"), [("tight", 1.0), ("paper", 2.0)])
-def test_the_noise_of_the_radius_has_the_papers_deviation(sensitivity: str, factor: float) -> None:
-    seeds, federation = list(range(600)), quadratic(1)
-    settings = (
-        {"clip_norm": 3.0, "batch_size": 5, "local_steps": 1} | PAPER | {"sensitivity": sensitivity}
-    )
-    played = play("adaptdp", "local", settings, seeds=seeds, federations=[federation] * len(seeds))
-    played.mechanism = spy = Spy(played.mechanism)  # type: ignore[assignment]
-    played.go(2)
-    noise = np.concatenate(
-        [(r.received - opened(v.values)).numpy() for name, v, r in spy.seen if name == "radius"]
-    )
-    wanted = 0.2 * factor * 3.0**2 / 4  # sigma_C G^2 with sigma_C = z * factor / b_C
-    assert noise.std() == pytest.approx(wanted, rel=0.05)
-    assert abs(noise.mean()) < 4 * wanted / np.sqrt(noise.size)
-    steps = [(v, r) for name, v, r in spy.seen if name == "gradient"]
-    scaled = np.concatenate(
-        [(r.received - opened(v.values)).numpy() / v.bound.numpy()[:, None, None] for v, r in steps]
-    )
-    assert scaled.std() == pytest.approx(
-        0.35 * 2 / 3, rel=0.02
-    )  # sigma_p in units of C_r, whatever C_r is
 
 
 def test_the_share_of_clipped_records_is_counted_over_all_clients() -> None:

@@ -12,12 +12,10 @@ import pytest
 import torch
 from federated import D, clipped, grouped_federation, noise_of, play
 
-from dpfl_cli.algorithms.base import Round
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.curvature import damped_inverse, packed, precondition, unpacked
-from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.grouping import bytes_per_run, stacks
 from dpfl_cli.simulation.member import Member
@@ -156,61 +154,6 @@ def test_the_floor_acts_where_noise_makes_the_matrix_indefinite() -> None:
     assert found["damping"].max() <= 1 / GAMMA * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
-@pytest.mark.parametrize(
-    ("name", "trust"), [("fedfc", "local"), ("fedfc_record", "local"), ("fedfc_record", "central")]
-)
-def test_the_released_triangle_has_the_same_noise_on_and_beside_the_diagonal(
-    name: str, trust: str, relation: str
-) -> None:
-    """End to end: the distance of two releases, with and without noise, over many seeds."""
-    seeds, federation = list(range(400)), grouped_federation(5, SIZES)
-    seen: dict[str, torch.Tensor] = {}
-    for kind in (trust, "none"):
-        played = play(
-            name,
-            kind,
-            {},
-            seeds=seeds,
-            federations=[federation] * len(seeds),
-            noise=Z,
-            relation=relation,
-        )
-        release = played.mechanism.release
-
-        def watched(
-            what: str, *args: Any, kind: str = kind, release: Any = release, **kwargs: Any
-        ) -> Any:
-            found = release(what, *args, **kwargs)
-            if what == "covariance":
-                seen[kind] = found.received
-            return found
-
-        played.mechanism.release = watched  # type: ignore[method-assign]
-        played.go(1)
-    noise = (
-        seen[trust] - seen["none"] if trust == "local" else seen[trust] - seen["none"].mean(dim=1)
-    ).numpy()
-    unit = np.array(SIZES) if name == "fedfc_record" else np.ones(M)
-    bound = (
-        COV**2 * (np.sqrt(2) if relation == "replace_one" else 1.0)
-        if name == "fedfc_record"
-        else COV
-    )
-    bound *= 2 if name == "fedfc" and relation == "replace_one" else 1
-    expected = Z * bound / unit[:, None] if trust == "local" else Z * bound / unit.min() / M
-    scaled = noise / expected
-    on = np.isin(np.arange(D * (D + 1) // 2), [0, 5, 9, 12, 14])
-    count = scaled[..., on].size
-    assert np.std(scaled[..., on]) == pytest.approx(1.0, abs=4 / np.sqrt(2 * count))
-    assert np.std(scaled[..., ~on]) == pytest.approx(
-        1.0, abs=4 / np.sqrt(2 * scaled[..., ~on].size)
-    )
-    flat = scaled.reshape(-1, D * (D + 1) // 2)
-    correlation = np.corrcoef(flat.T)[~np.eye(flat.shape[1], dtype=bool)]
-    assert np.abs(correlation).max() < 5 / np.sqrt(len(flat))
-
-
 def test_triangles_and_preconditioners() -> None:
     generator = torch.Generator().manual_seed(0)
     half = torch.randn(3, 4, 7, 7, generator=generator, dtype=torch.float64)
@@ -294,17 +237,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(words: list[str], message: s
     assert "\n" not in str(caught.value)
 
 
-def test_without_privacy_nothing_is_bounded() -> None:
-    config = compose_config(
-        ["algorithm=fedfc", "dp=none", "dataset.clients=12", "dataset.dimension=5"]
-    )
-    assert (config["algorithm"]["clip_norm"], config["algorithm"]["feature_clip_norm"]) == (
-        None,
-        None,
-    )
-    assert make_plan(config).ledger().releases == 51
-
-
 @pytest.mark.parametrize(("trust", "arrays"), [("cdp", 2), ("ldp", 4)])
 def test_the_covariances_count_in_the_memory_of_a_run(trust: str, arrays: int) -> None:
     """What clients have, that clipped, and with a local mechanism the noise and the messages."""
@@ -346,27 +278,3 @@ def test_runs_whose_covariances_do_not_fit_together_are_stacked_after_their_firs
         assert whole.keys() == parted.keys()
         for name, one in whole.items():
             assert (one.rows, one.ledger) == (parted[name].rows, parted[name].ledger)
-
-
-def test_a_batch_of_runs_at_different_rounds_is_its_runs_alone() -> None:
-    federations = [grouped_federation(seed, SIZES) for seed in (3, 4)]
-    together = play("fedfc_record", "local", {}, seeds=[3, 4], federations=federations)
-    alone = [
-        play("fedfc_record", "local", {}, seeds=[seed], federations=[one])
-        for seed, one in zip((3, 4), federations, strict=True)
-    ]
-    for one in alone:
-        one.go(2)
-    state = alone[0].go(0).states[1]  # run 0 is in its second round while run 1 is in its first
-    begin = together.states[0]
-    mixed = {name: torch.cat((state.server[name], begin.server[name][1:])) for name in begin.server}
-    rounds = np.array([2, 1])
-    at = Round(together.objective, together.mechanism, together.streams, rounds)
-    after, _ = together.algorithm.round(type(begin)(mixed, {}), at)
-    for run, (one, number) in enumerate(zip(alone, (2, 1), strict=True)):
-        for name, value in after.server.items():
-            np.testing.assert_allclose(
-                opened(value)[run], one.states[number].server[name][0], rtol=1e-12, atol=1e-13
-            )
-    assert "covariance" not in together.ledger(0)
-    assert together.ledger(1)["covariance"].count == 1

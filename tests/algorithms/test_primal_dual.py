@@ -64,16 +64,17 @@ def test_every_schedule_spends_the_same(rounds: int, clients: int, step: float, 
     assert (np.diff(factors) <= 0).all()  # noise falls
 
 
-def test_the_schedule_is_the_formula() -> None:
+@pytest.mark.parametrize("mu", [MU, 60.0])
+def test_the_schedule_is_the_formula(mu: float) -> None:
     """xi_t^2 = sqrt(pi) / sqrt(q_t), sqrt(pi) = 2 B^2 sum_t sqrt(q_t) / (rho n^2 m^2), by the sums
     as they stand.
     """
     rounds, n, m, bound, rho = 200, 20, 100, 1.0, 0.0257628
-    q = (1 - GAMMA * MU / n) ** (rounds - np.arange(1, rounds + 1))
+    q = (1 - GAMMA * min(mu / n, 1.0)) ** (rounds - np.arange(1, rounds + 1))
     xi = np.sqrt(2 * bound**2 * np.sum(np.sqrt(q)) / (rho * n**2 * m**2) / np.sqrt(q))
     base = np.sqrt(rounds / (2 * rho))  # the static multiplier
     np.testing.assert_allclose(
-        base * noise_factors(rounds, n, GAMMA, MU), n * xi * m / (2 * bound), rtol=1e-10
+        base * noise_factors(rounds, n, GAMMA, mu), n * xi * m / (2 * bound), rtol=1e-10
     )
     assert np.sum(2 * bound**2 / (n**2 * m**2 * xi**2)) == pytest.approx(rho, rel=1e-12)
 

@@ -4,22 +4,29 @@ clients and records.
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
-from federated import D, clipped, grouped_federation, noise_of, play
+import test_fednew
+from federated import D, clipped, grouped_federation, play, received
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
-from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.stack import Stack
 from tests.padding import own_records
 
 C, LR, STEPS, Z = 0.3, 0.01, 3, 0.35
 SIZES = [4, 1, 7, 2]
 M = len(SIZES)
+SENSITIVITY = 2 * C / np.array(SIZES)
 TRUSTS = ["none", "local", "central", "secure_aggregation"]
+METHODS = ["fedavg_record", "scaffold_record"]
 
 
 def clipped_mean(federation: Federation, client: int, v: np.ndarray, c: float = C) -> np.ndarray:
@@ -29,58 +36,42 @@ def clipped_mean(federation: Federation, client: int, v: np.ndarray, c: float = 
     return sum(clipped((x @ v - y) * x, c) for x, y in each) / len(targets)
 
 
-def received(
-    trust: str,
-    seed: int,
-    gradients: np.ndarray,
-    round_: int,
-    number: int = 0,
-    per_round: int = 1,
-    echo: bool = True,
-    name: str = "gradient",
-):
-    """What every client and the server have of the gradients after a release: own messages [M, d]
-    and their mean [d].
-    """
-    address = round_ * per_round + number
-    noise = noise_of(
-        seed,
-        name,
-        address,
-        M if trust == "local" or (trust == "secure_aggregation" and echo) else None,
-    )
-    if trust == "none":
-        return gradients, gradients.mean(axis=0)
-    if trust == "local":
-        own = gradients + Z * 2 * C / np.array(SIZES)[:, None] * noise
-        return own, own.mean(axis=0)
-    largest = 2 * C / min(SIZES)
-    if trust == "central" or not echo:
-        return gradients, gradients.mean(axis=0) + Z * largest / M * noise
-    own = gradients + Z * largest / np.sqrt(M) * noise
-    return own, own.mean(axis=0)
-
-
 @pytest.mark.parametrize("trust", TRUSTS)
-@pytest.mark.parametrize("name", ["fedavg_record", "scaffold_record"])
-@pytest.mark.parametrize("server_lr", [1.0, 0.5])
-def test_equals_its_lines(name: str, trust: str, server_lr: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {"server_lr": eta}) for name in METHODS for eta in (1.0, 0.5)),
+        *(
+            (METHODS[1], {"warm_start": True, "warm_idle_rounds": idle, "extra_inv_n": inverse})
+            for idle, inverse in ((2, False), (0, True), (2, True))
+        ),
+    ],
+)
+def test_equals_its_lines(name: str, options: dict[str, Any], trust: str) -> None:
     seeds, rounds, steps = [3, 4], 4, 1 if trust == "central" else STEPS
     federations = [grouped_federation(seed, SIZES) for seed in seeds]
-    settings = {"local_steps": steps, "server_lr": server_lr}
+    settings = {"local_steps": steps, "server_lr": 0.5, **options}
     played = play(name, trust, settings, seeds=seeds, federations=federations, noise=Z).go(rounds)
-    for run, seed in enumerate(seeds):
-        federation, w, c, own_c = federations[run], np.zeros(D), np.zeros(D), np.zeros((M, D))
+    idle, warm = options.get("warm_idle_rounds", 0), "warm_start" in options
+    eta = settings["server_lr"] / (M if options.get("extra_inv_n") else 1)
+    for run in range(len(seeds)):
+        w, c, own_c = np.zeros(D), np.zeros(D), np.zeros((M, D))
+
+        def released(v: np.ndarray, t: int, what: str = "gradient", run: int = run) -> Any:
+            gradients = np.array([clipped_mean(federations[run], i, v[i]) for i in range(M)])
+            return received(trust, seeds[run], what, gradients, SENSITIVITY, Z, t, echo=True)
+
+        if warm:
+            own_c, c = released(np.tile(w, (M, 1)), 1, "warm_start")
         for t in range(1, rounds + 1):
             v, means = np.tile(w, (M, 1)), []
             for k in range(steps):
-                gradients = np.array([clipped_mean(federation, i, v[i]) for i in range(M)])
-                own, mean = received(trust, seed, gradients, t, k, steps)
+                own, mean = released(v, t * steps + k)
                 v = v - LR * (own + (c - own_c if name == "scaffold_record" else 0))
                 means.append(mean)
             own_c = own_c - c + (w - v) / (steps * LR)
             c = np.mean(means, axis=0)
-            w = w - server_lr * LR * np.sum(means, axis=0)
+            w = w - (t > idle) * eta * LR * np.sum(means, axis=0)
             state = played.states[t]
             np.testing.assert_allclose(state.server["model"][run], w, rtol=1e-9, atol=1e-12)
             if name == "scaffold_record":
@@ -88,84 +79,15 @@ def test_equals_its_lines(name: str, trust: str, server_lr: float) -> None:
                 np.testing.assert_allclose(
                     opened(state.clients["control"])[run], own_c, rtol=1e-8, atol=1e-10
                 )
-    (entry,) = played.ledger().values()
-    assert (entry.name, entry.count, entry.unit) == ("gradient", rounds * steps, "record")
-
-
-def test_a_warm_start_is_one_release_more() -> None:
-    federations = [grouped_federation(5, SIZES)]
-    played = play(
-        "scaffold_record",
-        "local",
-        {"warm_start": True, "local_steps": 1},
-        federations=federations,
-        horizon=4,
-    ).go(4)
-    assert {name: entry.count for name, entry in played.ledger().items()} == {
-        "warm_start": 1,
-        "gradient": 4,
+    ledger = played.ledger()
+    counts = {"warm_start": 1} if warm else {}
+    assert {one: entry.count for one, entry in ledger.items()} == counts | {
+        "gradient": rounds * steps
     }
-    first = np.array([clipped_mean(federations[0], i, np.zeros(D)) for i in range(M)])
-    std = Z * 2 * C / np.array(SIZES)[:, None]
-    controls = first + std * noise_of(0, "warm_start", 1, M)  # c_i before the first step
-    noisy = first + std * noise_of(0, "gradient", 1, M)
-    model = played.states[1].server["model"][0].numpy()
-    np.testing.assert_allclose(
-        model, -LR * noisy.mean(axis=0), rtol=1e-9
-    )  # drifts cancel in the mean
-    own = opened(played.states[1].clients["control"])[0].numpy()
-    np.testing.assert_allclose(
-        own, noisy, rtol=1e-8, atol=1e-10
-    )  # and in the new control of one local step
-    assert not np.allclose(own, controls)
+    assert {entry.unit for entry in ledger.values()} == {"record"}
 
 
-@pytest.mark.parametrize("trust", ["none", "local", "secure_aggregation"])
-@pytest.mark.parametrize(("idle", "inverse"), [(2, False), (0, True), (2, True)])
-def test_idle_rounds_and_the_extra_division_are_the_models_only(
-    trust: str, idle: int, inverse: bool
-) -> None:
-    federation, rounds = grouped_federation(3, SIZES), 5
-    settings = {
-        "warm_start": True,
-        "warm_idle_rounds": idle,
-        "extra_inv_n": inverse,
-        "local_steps": STEPS,
-        "server_lr": 0.5,
-    }
-    played = play(
-        "scaffold_record", trust, settings, seeds=[3], federations=[federation], noise=Z
-    ).go(rounds)
-
-    def released(v: np.ndarray, name: str, round_: int, number: int = 0, per_round: int = 1):
-        gradients = np.array([clipped_mean(federation, i, v[i]) for i in range(M)])
-        return received(trust, 3, gradients, round_, number, per_round, name=name)
-
-    w = np.zeros(D)
-    own_c, c = released(np.tile(w, (M, 1)), "warm_start", 1)
-    for t in range(1, rounds + 1):
-        v, means = np.tile(w, (M, 1)), []
-        for k in range(STEPS):
-            own, mean = released(v, "gradient", t, k, STEPS)
-            v = v - LR * (own + c - own_c)
-            means.append(mean)
-        own_c = own_c - c + (w - v) / (STEPS * LR)
-        c = np.mean(means, axis=0)
-        if t > idle:
-            w = w - 0.5 / (M if inverse else 1) * LR * np.sum(means, axis=0)
-        state = played.states[t]
-        np.testing.assert_allclose(state.server["model"][0], w, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(state.server["control"][0], c, rtol=1e-8, atol=1e-10)
-        np.testing.assert_allclose(
-            opened(state.clients["control"])[0], own_c, rtol=1e-8, atol=1e-10
-        )
-    assert {name: entry.count for name, entry in played.ledger().items()} == {
-        "warm_start": 1,
-        "gradient": rounds * STEPS,
-    }
-
-
-@pytest.mark.parametrize("name", ["fedavg_record", "scaffold_record"])
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("warm", [False, True])
 def test_gradient_descent_is_pooled_where_clients_hold_equally_many_records(
     name: str, warm: bool
@@ -201,9 +123,30 @@ def test_fedgd_is_what_it_presets(preset: str, component: str, dp: str) -> None:
 
 
 def test_more_local_steps_under_a_trusted_server_are_refused() -> None:
-    for name in ("fedavg_record", "scaffold_record"):
+    for name in METHODS:
         with pytest.raises(ConfigError, match=r"algorithm\.local_steps=2 under dp\.trust=central"):
             play(name, "central", {"local_steps": 2})
+
+
+@pytest.mark.parametrize("name", [*METHODS, "isrl_dp"])
+def test_steps_are_down_the_regulariser_too(name: str) -> None:
+    (federation,), rate = test_fednew.toys([2]), 0.1
+    own = {"step": rate} if name == "isrl_dp" else {"local_steps": 1, "local_lr": rate}
+    settings, model = {"clip_norm": None, **own}, test_fednew.softmax
+    found = play(name, "none", settings, federations=[federation], model=model).go(2).models()
+    for before, after in itertools.pairwise(found[:, 0]):
+        slopes = [test_fednew.mean_gradient(federation, i, before) for i in range(test_fednew.M)]
+        slope = np.mean(slopes, axis=0) + test_fednew.L2 * before
+        np.testing.assert_allclose(after, before - rate * slope, rtol=1e-9, atol=1e-12)
+
+
+def test_a_client_without_records_would_only_add_noise() -> None:
+    words = ["dataset=synthetic_alpha_beta", "dataset.clients=6", "dataset.dimension=5"]
+    words += ["partitioner=dirichlet", "partitioner.kind=classwise", "partitioner.alpha=0.01"]
+    words += ["partitioner.clients=20", "partitioner.records_per_client=null"]
+    words += ["algorithm=fedavg_record", "dp=record", "model=softmax"]
+    with pytest.raises(ConfigError, match="leaves a client without records"):
+        Stack([Member(make_plan(compose_config(words)))])
 
 
 @pytest.mark.parametrize("trust", TRUSTS)
@@ -223,7 +166,7 @@ def test_isrl_equals_its_lines(trust: str, average: str, radius: float | None) -
     x, iterates = np.zeros(D), []
     for t in range(1, rounds + 1):
         gradients = np.array([clipped_mean(federation, i, x) for i in range(M)])
-        x = x - LR * received(trust, 3, gradients, t, echo=False)[1]
+        x = x - LR * received(trust, 3, "gradient", gradients, SENSITIVITY, Z, t, echo=False)[1]
         x = x if radius is None else x * min(1.0, radius / np.linalg.norm(x))
         iterates.append(x)
         weights = {
@@ -238,24 +181,16 @@ def test_isrl_equals_its_lines(trust: str, average: str, radius: float | None) -
 
 
 def test_the_original_noise_is_its_formula_and_is_priced_as_what_it_is() -> None:
-    settings = {"noise": "original", "original_epsilon": 1.0, "original_delta": 1e-4}
+    settings = {"noise": "original", "original_epsilon": 2.0, "original_delta": 1e-4}
     played = play(
         "isrl_dp", "local", settings, federations=[grouped_federation(0, SIZES)], horizon=3000
     ).go(2)
     sigma = np.sqrt(
-        256 * C**2 * 3000 * np.log(2.5 * 3000 / 1e-4) * np.log(2 / 1e-4) / (4**2 * 1.0**2)
+        256 * C**2 * 3000 * np.log(2.5 * 3000 / 1e-4) * np.log(2 / 1e-4) / (4**2 * 2.0**2)
     )  # m = 4
     z = played.ledger()["gradient"].parameter
     assert z == pytest.approx(sigma / (2 * C / 4))
-    ours = np.sqrt(3000 / (2 * 0.0257628))  # what zCDP asks for at the same epsilon
-    assert 300 < (z / ours) ** 2 < 1000  # some 600 times the variance
+    ours = np.sqrt(3000 / (2 * 0.0257628))  # what zCDP asks for at epsilon 1
+    assert 300 < (2 * z / ours) ** 2 < 1000  # some 600 times the variance
     with pytest.raises(ConfigError, match=r"algorithm\.original_epsilon"):
         play("isrl_dp", "local", {"noise": "original"})
-
-
-def test_noise_streams_of_steps_differ() -> None:
-    streams = Streams([0])
-    draws = [
-        streams.normal("noise/gradient", np.array([4 * STEPS + k]), M, D) for k in range(STEPS)
-    ]
-    assert not np.allclose(draws[0], draws[1])

@@ -6,66 +6,55 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federated import D, M, clipped, federation_of, local_update, noise_of, play
+from federated import D, clipped, play, received
+from test_minibatches import FEDERATIONS, LR, STEPS, C, M, Z, played, raw_updates
+from test_record import clipped_mean
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.privacy.client_values import ClientValues, opened
+from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.results import privacy_report
+from dpfl_cli.simulation.run_plan import Plan
 
-C, LR, STEPS, Z = 0.3, 0.01, 4, 0.35
 LENGTH = STEPS * LR  # tau eta_l
-
-
-def received(bounded: np.ndarray, seed: int, name: str, t: int, trust: str, z: float, echo: bool):
-    """What every client and the server have of a release: own messages [M, d] and their mean
-    [d].
-    """
-    if trust == "local" or (trust == "secure_aggregation" and echo):
-        share = 1.0 if trust == "local" else 1 / np.sqrt(M)
-        own = bounded + share * z * 2 * C * noise_of(seed, name, t, M)
-        return own, own.mean(axis=0)
-    noise = 0.0 if trust == "none" else z * 2 * C / M * noise_of(seed, name, t, None)
-    return bounded, bounded.mean(axis=0) + noise
 
 
 @pytest.mark.parametrize("trust", ["none", "local", "central", "secure_aggregation"])
 @pytest.mark.parametrize("release", ["single", "double"])
 @pytest.mark.parametrize("control", ["sent", "clipped", "raw"])
-@pytest.mark.parametrize("later", [{}, {"warm_start": True, "server_lr": 0.5}])
+@pytest.mark.parametrize("later", [{"batch_size": 2}, {"warm_start": True, "server_lr": 0.5}])
 def test_equals_its_lines(trust: str, release: str, control: str, later: dict[str, Any]) -> None:
-    seeds, rounds = [3, 4], 4
-    played = play(
-        "scaffold", trust, {"control": control, "release": release, **later}, seeds=seeds, noise=Z
-    ).go(rounds)
+    rounds, size, warm = 4, later.get("batch_size"), "warm_start" in later
+    found = played("scaffold", trust, size, control=control, release=release, **later).go(rounds)
     z = Z * np.sqrt(2) if release == "double" else Z
     names = ["update", "control"] if release == "double" else ["update"]
-    for run, seed in enumerate(seeds):
-        federation, w, c, h = federation_of(seed), np.zeros(D), np.zeros(D), np.zeros((M, D))
-        if later:
-            gradients = np.array([local_update(federation, i, w, -1.0, 1) for i in range(M)])
+    for run, (seed, federation) in enumerate(FEDERATIONS.items()):
+        w, c, h, kept = np.zeros(D), np.zeros(D), np.zeros((M, D)), control == "sent"
+        if warm:
+            gradients = np.array([clipped_mean(federation, i, w, np.inf) for i in range(M)])
             bounded = np.array([clipped(v, C) for v in gradients])
-            sent, c = received(bounded, seed, "warm_start", 1, trust, Z, control == "sent")
+            sent, c = received(trust, seed, "warm_start", bounded, 2 * C, Z, 1, kept)
             h = {"sent": sent, "clipped": bounded, "raw": gradients}[control]
         for t in range(1, rounds + 1):
-            raw = np.array([local_update(federation, i, w, LR, STEPS, c - h[i]) for i in range(M)])
+            raw = raw_updates(seed, t, w, size, c - h)
             bounded = np.array([clipped(v, C) for v in raw])
             sent, means = bounded, {}
             for name in names:
-                sent, means[name] = received(bounded, seed, name, t, trust, z, control == "sent")
+                sent, means[name] = received(trust, seed, name, bounded, 2 * C, z, t, kept)
             memory = {"sent": sent, "clipped": bounded, "raw": raw}[control]
             h = h - c - memory / LENGTH
             w = w + later.get("server_lr", 1.0) * means["update"]
             c = -means[names[-1]] / LENGTH
-            state = played.states[t]
+            state = found.states[t]
             np.testing.assert_allclose(state.server["model"][run], w, rtol=1e-9, atol=1e-12)
             np.testing.assert_allclose(state.server["control"][run], c, rtol=1e-9, atol=1e-10)
             np.testing.assert_allclose(
                 opened(state.clients["control"])[run], h, rtol=1e-9, atol=1e-10
             )
-    counts = {name: entry.count for name, entry in played.ledger().items()}
-    assert counts == {**({"warm_start": 1} if later else {}), **dict.fromkeys(names, rounds)}
+    counts = {name: entry.count for name, entry in found.ledger().items()}
+    assert counts == {**({"warm_start": 1} if warm else {}), **dict.fromkeys(names, rounds)}
 
 
 @pytest.mark.parametrize("trust", ["local", "central"])
@@ -88,44 +77,40 @@ def test_a_client_that_diverges_spoils_nobody(control: str) -> None:
     assert bool(opened(played.states[-1].clients["control"]).isfinite().all())
 
 
-SHARED = [
-    "algorithm=scaffold",
-    "dp=secure_aggregation",
-    "dataset.clients=12",
-    "dataset.dimension=5",
-]
+SHARED = ["dp=secure_aggregation", "dataset.clients=12", "dataset.dimension=5"]
+each_method = pytest.mark.parametrize(
+    ("method", "proved"), [("scaffold", "clipped"), ("scaffnew", "apart")]
+)
 
 
-def test_secure_aggregation_takes_controls_that_hold_no_share_of_the_noise() -> None:
-    plan = make_plan(compose_config(SHARED))  # the default runs as it is
-    assert plan.algorithm.settings.control == "clipped"
+def plan_of(method: str, *words: str) -> Plan:
+    return make_plan(compose_config([*SHARED, f"algorithm={method}", *words]))
+
+
+@each_method
+def test_secure_aggregation_takes_controls_that_hold_no_share_of_the_noise(
+    method: str, proved: str
+) -> None:
+    plan = plan_of(method)  # the default runs as it is
+    assert plan.algorithm.settings.control == proved
     assert proof_gap(plan) is None
-    assert make_plan(compose_config([*SHARED, "algorithm.control=raw"])).ledger().releases == 50
-    with pytest.raises(
-        ConfigError, match=r"algorithm\.control=clipped is proved.*dp\.mode=paper runs it"
-    ):
-        make_plan(compose_config([*SHARED, "algorithm.control=sent"]))
-    assert (
-        make_plan(compose_config([*SHARED, "algorithm.control=sent", "dp.mode=paper"]))
-        .ledger()
-        .releases
-        == 50
-    )
-    for trust in ("ldp", "cdp", "none"):
-        assert (
-            compose_config(["algorithm=scaffold", f"dp={trust}"])["algorithm"]["control"] == "sent"
-        )
+    says = rf"algorithm\.control={proved} is proved[^\n]*dp\.mode=paper runs it[^\n]*$"
+    with pytest.raises(ConfigError, match=says):
+        plan_of(method, "algorithm.control=sent")
+    claimed = plan_of(method, "algorithm.control=sent", "dp.mode=paper")
+    assert claimed.ledger().releases == plan.ledger().releases > 0
+    assert "not proved" in privacy_report(claimed, claimed.ledger())["guarantee"]
+    central = {"scaffnew": "apart"}.get(method, "sent")
+    for trust, control in (("ldp", "sent"), ("cdp", central), ("none", "sent")):
+        assert plan_of(method, f"dp={trust}").algorithm.settings.control == control
 
 
-def test_whole_noise_protects_what_is_sent_and_the_messages_are_priced() -> None:
-    words = [*SHARED, "mechanism.noise_multiplier=4.0", "mechanism.noise_share=false"]
-    (messages,) = make_plan(compose_config([*words, "algorithm.control=sent"])).ledger().entries
+@each_method
+def test_whole_noise_protects_what_is_sent_and_the_messages_are_priced(
+    method: str, proved: str
+) -> None:
+    words = ["mechanism.noise_multiplier=4.0", "mechanism.noise_share=false"]
+    (messages,) = plan_of(method, *words, "algorithm.control=sent").ledger().entries
     assert (messages.scope, messages.parameter) == ("client", 4.0)
-    (sums,) = make_plan(compose_config(words)).ledger().entries
+    (sums,) = plan_of(method, *words, f"algorithm.control={proved}").ledger().entries
     assert (sums.scope, sums.parameter) == ("federation", pytest.approx(4.0 * np.sqrt(12)))
-
-
-def test_client_controls_stay_with_the_clients() -> None:
-    state = play("scaffold", "central", {}).go(1).states[-1]
-    assert isinstance(state.clients["control"], ClientValues)
-    assert not any(isinstance(value, ClientValues) for value in state.server.values())

@@ -17,11 +17,12 @@ from members import finish
 from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.fedexp import FedExp
+from dpfl_cli.algorithms.local import bounded_local_update
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.files import with_digest, without_digest
-from dpfl_cli.privacy.client_values import diagnostic, opened
-from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.privacy.client_values import diagnostic, is_raw, opened
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 from dpfl_cli.simulation import execute, stack
 from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
@@ -30,11 +31,16 @@ from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack, stack_key
 
 SMALL = ["dataset.clients=300", "dataset.dimension=7", "rounds=5"]
+BATCHES = "dataset.records_per_client=3 algorithm.batch_size=2"
 METHODS = [
-    (algorithm, dp)
-    for algorithm in ("fedavg", "fedexp", "fedexp_naive", "scaffold")
+    (f"algorithm={words}", f"dp={dp}")
+    for words in (
+        *("fedavg", "fedexp", "fedexp_naive", "scaffold", "scaffnew", f"fedavg {BATCHES}"),
+        "scaffold algorithm.release=double algorithm.control=raw",
+        f"scaffnew algorithm.control=none algorithm.schedule=bernoulli {BATCHES}",
+    )
     for dp in ("none", "ldp", "ldp_privunit", "cdp")
-    if algorithm != "fedexp_naive" or dp.startswith("ldp")
+    if words != "fedexp_naive" or dp.startswith("ldp")
 ]
 
 
@@ -47,15 +53,17 @@ def plans_of(*overrides: str, seeds: int = 1, **changes: list[Any]) -> list[Plan
     return [make_plan(with_values(base, variant)) for variant in variants]
 
 
-@pytest.mark.parametrize(("algorithm", "dp"), METHODS)
-def test_a_run_in_a_batch_equals_the_run_alone_bit_by_bit(algorithm: str, dp: str) -> None:
-    clip = [0.3, 1.0] if dp != "none" else [None]
-    plans = plans_of(
-        f"algorithm={algorithm}", f"dp={dp}", seeds=3, algorithm__clip_norm=clip, rounds=[3, 5]
+@pytest.mark.parametrize(("words", "dp"), METHODS)
+def test_a_run_in_a_batch_equals_the_run_alone_bit_by_bit(words: str, dp: str) -> None:
+    own: dict[str, list[Any]] = {"algorithm__clip_norm": [0.3, 1.0] if dp != "dp=none" else [None]}
+    steps = "scaffnew" in words  # as many as there are between its communications
+    own |= (
+        {"algorithm__local_steps": [2.0, 3.0]} if steps else {"algorithm__local_lr": [0.003, 0.1]}
     )
+    plans = plans_of(*words.split(), dp, seeds=2, **own, rounds=[3, 5])
     assert len({stack_key(plan) for plan in plans}) == 1
     together = finish(plans)
-    for plan in (*plans[::5], plans[-1]):  # of every seed, clip norm and length
+    for plan in (*plans[::5], plans[-1]):  # of every seed, option and length
         alone = finish([plan])[plan.id]
         assert alone.rows == together[plan.id].rows
         assert alone.ledger == together[plan.id].ledger
@@ -63,8 +71,8 @@ def test_a_run_in_a_batch_equals_the_run_alone_bit_by_bit(algorithm: str, dp: st
 
 
 def test_a_checkpoint_goes_on_as_if_nothing_had_happened() -> None:
-    for algorithm, dp in METHODS:
-        plan = plans_of(f"algorithm={algorithm}", f"dp={dp}", "evaluation.average_last=3")[0]
+    for words, dp in METHODS:
+        plan = plans_of(*words.split(), dp, "evaluation.average_last=3")[0]
         unbroken = finish([plan])[plan.id]
         for stop in (1, 2, 4):
             batch = Stack([Member(plan)])
@@ -79,16 +87,30 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_happened() -> None:
             assert resumed.ledger == unbroken.ledger
 
 
-def test_members_at_different_rounds_share_a_batch() -> None:
-    plans = plans_of("algorithm=fedexp", "dp=ldp", seeds=2)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "algorithm=fedexp dp=ldp",
+        "algorithm=scaffnew dp=ldp algorithm.local_steps=3",
+        "algorithm=scaffold dp=cdp algorithm.warm_start=true",
+        "algorithm=scaffold_record dp=record algorithm.warm_start=true",
+        "algorithm=fedfc_record dp=record",
+    ],
+)
+def test_members_at_different_rounds_share_a_batch(words: str) -> None:
+    plans = plans_of(*words.split(), seeds=2)
     unbroken = finish(plans)
     ahead = Stack([Member(plans[0])])
     ahead.evaluate({})
     ahead.evaluate(ahead.step())
     ahead.collect()
+    both = Stack([ahead.members[0], Member(plans[1])]).state.clients
+    raw = [name for name, value in ahead.state.clients.items() if is_raw(value)]
+    assert all(is_raw(both[name]) for name in raw)  # though they are not at the other's beginning
     mixed = {m.plan.id: m for m in run_members([ahead.members[0], Member(plans[1])])}
     for plan in plans:
         assert mixed[plan.id].rows == unbroken[plan.id].rows
+        assert mixed[plan.id].ledger == unbroken[plan.id].ledger
 
 
 def test_damaged_checkpoints_are_refused() -> None:
@@ -134,13 +156,17 @@ def test_evaluation_averages_the_last_models_there_are() -> None:
 
 
 def test_more_models_than_there_are_cost_nothing() -> None:
-    all_of_them = plans_of("algorithm=fedavg", "dp=none")[0].rounds + 1
-    few, many = (
-        finish(plans_of("algorithm=fedavg", "dp=none", f"evaluation.average_last={count}"))
-        for count in (all_of_them, 10**12)
+    rounds = plans_of("algorithm=fedavg", "dp=none")[0].rounds
+    few, whole, many = (
+        [
+            one.rows
+            for one in finish(
+                plans_of("algorithm=fedavg", "dp=none", f"evaluation.average_last={count}")
+            ).values()
+        ]
+        for count in (rounds, rounds + 1, 10**12)
     )
-    rows = [[one.rows for one in found.values()] for found in (few, many)]
-    assert rows[0] == rows[1]
+    assert few != whole == many  # the model of round 0 is one of them
 
 
 def test_a_diverging_run_stops_alone() -> None:
@@ -250,22 +276,13 @@ def test_progress_and_interruption_are_looked_at_often_enough(
     for look_every, expected in ((0.0, list(range(1, 31))), (1e9, list(range(5, 31, 5)))):
         monkeypatch.setattr(execute, "LOOK_EVERY", look_every)
         seen: list[int] = []
-        list(
-            run_members(
-                [Member(plan)],
-                lambda m: None,
-                lambda active, seen=seen: seen.append(active[0].round),
-            )
-        )
+        note = lambda active, seen=seen: seen.append(active[0].round)
+        list(run_members([Member(plan)], advance=note))
         assert seen == expected
     monkeypatch.setattr(execute, "LOOK_EVERY", 0.0)
     saved: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        list(
-            run_members(
-                [Member(plan)], lambda m: saved.append(m.round), lambda m: None, stop=lambda: True
-            )
-        )
+        list(run_members([Member(plan)], lambda m: saved.append(m.round), stop=lambda: True))
     assert saved == [1]
 
 
@@ -365,13 +382,6 @@ def test_runs_that_release_as_often_as_their_seeds_say_are_stacked_apart(
     assert keys[0] == keys[2] != keys[1]
 
 
-class Silent(FedAvg):
-    """Declares a release that it never makes."""
-
-    def round(self, state: State, at: Round) -> Any:
-        return state, {}
-
-
 @pytest.mark.parametrize(
     ("releases", "says"),
     [
@@ -391,7 +401,7 @@ def test_releases_that_are_none_are_told(
 
 def test_a_ledger_that_is_not_the_declared_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plans_of("algorithm=fedavg")[0]
-    monkeypatch.setattr(FedAvg, "round", Silent.round)
+    monkeypatch.setattr(FedAvg, "round", lambda self, state, at: (state, {}))  # makes none
     with pytest.raises(PrivacyError, match=r"update x 5"):
         finish([plan])
 
@@ -402,7 +412,6 @@ def test_noise_may_follow_a_schedule_and_releases_a_public_calendar(
     """What time-varying noise and coins will need: the plan and the ledger agree on every round's
     event.
     """
-    from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
     def releases(settings: Any, run: Setup) -> list[ReleaseSpec]:
         numbers = np.arange(run.rounds)
@@ -414,8 +423,6 @@ def test_noise_may_follow_a_schedule_and_releases_a_public_calendar(
     original = FedAvg.round
 
     def both(self: Any, state: State, at: Round) -> Any:
-        from dpfl_cli.algorithms.local import bounded_local_update
-
         shown = at.mechanism.due("coin", at.number)
         update = bounded_local_update(at, state.server["model"], self.hyper)
         release = at.release("coin", update, charged=shown)

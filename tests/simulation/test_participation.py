@@ -22,6 +22,7 @@ from dpfl_cli.privacy import draws
 from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.privacy.client_values import is_raw, opened, own_values
 from dpfl_cli.privacy.draws import Sampling, drawn_cohort, members_of
+from dpfl_cli.simulation.execute import run_members
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.results import privacy_report
@@ -138,16 +139,10 @@ def test_alone_in_a_batch_and_resumed_bit_by_bit(law: str, method: str) -> None:
         half.step()
         half.collect()
         again = Member.from_bytes(plan, half.members[0].to_bytes())
-        (resumed,) = finish_members([again])
+        (resumed,) = run_members([again])
         for other in (finish([plan])[plan.id], resumed):
             assert other.ledger == together[plan.id].ledger
             assert other.rows[-1] == together[plan.id].rows[-1]
-
-
-def finish_members(members: list[Member]) -> list[Member]:
-    from dpfl_cli.simulation.execute import run_members
-
-    return list(run_members(members))
 
 
 def test_an_empty_cohort_is_noise_that_is_charged() -> None:

@@ -236,7 +236,6 @@ def test_what_a_release_and_the_mechanism_offer() -> None:
     asked = {name for name in dir(Mechanism) if not name.startswith("_")}
     declared = {
         "trusts",
-        "relations",
         "shapes",
         "noise_field",
         "needs_bound",
@@ -322,21 +321,12 @@ def test_a_coalitions_epsilon_is_that_of_less_noise(name: str) -> None:
 def test_noise_that_changes_over_a_long_run_is_priced_at_once() -> None:
     import time
 
+    ledger = ledger_of(tuple(np.linspace(50.0, 90.0, 50_000).tolist()), 50_000)
     start = time.perf_counter()
-    found = collusion(
-        ledger_of(tuple(np.linspace(50.0, 90.0, 50_000).tolist()), 50_000),
-        100,
-        accountant("pld"),
-        1e-5,
-    )
+    found = collusion(ledger, 100, accountant("pld"), 1e-5)
     assert time.perf_counter() - start < 20
     assert isinstance(found, list)
-    exact = collusion(
-        ledger_of(tuple(np.linspace(50.0, 90.0, 50_000).tolist()), 50_000),
-        100,
-        accountant("gdp"),
-        1e-5,
-    )
+    exact = collusion(ledger, 100, accountant("gdp"), 1e-5)
     assert [row["epsilon"] for row in found] == pytest.approx(
         [row["epsilon"] for row in exact], rel=1e-3
     )  # type: ignore[index]
@@ -425,9 +415,7 @@ def test_what_was_sent_outlives_checkpoints_and_batches() -> None:
         plan_of([*words, f"rounds={rounds}", f"seed={seed}"])
         for seed, rounds in enumerate((230, 12, 150))
     ]
-    members = run_members(
-        [Member(plan) for plan in plans], lambda member: None, lambda active: None
-    )
+    members = run_members([Member(plan) for plan in plans])
     assert {member.plan.rounds: sent(member) for member in members} == {230: 1150, 12: 60, 150: 750}
     batch = Stack([Member(plans[0])])
     for _ in range(120):

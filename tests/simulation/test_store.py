@@ -56,9 +56,7 @@ def store(tmp_path: Path) -> RunStore:
     return store
 
 
-def test_a_published_run_is_read_back(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    store.prepare()
+def test_a_published_run_is_read_back(store: RunStore) -> None:
     store.write_checkpoint(ID, b"state")
     record = store.publish(ID, files())
     record.check()
@@ -73,11 +71,9 @@ def test_a_published_run_is_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", range(12))
 def test_a_crash_while_publishing_leaves_nothing_half_written(
-    tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, moment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every system call of publishing may be the last one: the run is then absent, or complete."""
-    store = RunStore(tmp_path)
-    store.prepare()
     store.write_checkpoint(ID, b"state")
     calls = 0
 
@@ -113,10 +109,8 @@ def test_a_crash_while_publishing_leaves_nothing_half_written(
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = RunStore(tmp_path)
-    store.prepare()
     store.write_checkpoint(ID, b"old")
 
     def full(path: Path, payload: bytes) -> None:
@@ -324,9 +318,7 @@ def test_a_damaged_archive_changes_no_store(
 # --- locks and names ------------------------------------------------------------------------------
 
 
-def test_a_lock_keeps_a_second_process_out(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    store.prepare()
+def test_a_lock_keeps_a_second_process_out(store: RunStore) -> None:
     with store.lock(ID) as first, store.lock(ID) as second:
         assert first
         assert not second
@@ -374,9 +366,7 @@ def test_a_run_that_is_deleted_while_others_look_is_left_out(
     assert store.all() == [kept]
 
 
-def test_names_that_are_not_ids_are_not_runs(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    store.prepare()
+def test_names_that_are_not_ids_are_not_runs(store: RunStore) -> None:
     (store.runs / "notes").mkdir()
     assert store.all() == []
     with pytest.raises(StoreError, match="no run"):
