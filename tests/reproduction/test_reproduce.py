@@ -20,6 +20,7 @@ import pytest
 
 import dpfl_cli as dpfl
 from dpfl_cli import papers
+from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import ConfigError, DataError, StoreError
 from dpfl_cli.reproduction import judge as judging
@@ -49,6 +50,7 @@ from dpfl_cli.reproduction.api import (
     level,
     near_paper,
 )
+from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import cells, commands, requests, with_seeds
 from dpfl_cli.reproduction.judge import PRINTED, beside, judge, numbers_line
 from dpfl_cli.reproduction.layout import numbers_table, page
@@ -61,12 +63,13 @@ from dpfl_cli.reproduction.report import numbers as summed
 from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.search import Job
-from dpfl_cli.reproduction.tables import from_csv, rows_of, to_csv
+from dpfl_cli.reproduction.tables import CSV, from_csv, rows_of, to_csv
 from dpfl_cli.reproduction.templating import TEMPLATES
 from dpfl_cli.simulation import results
 from dpfl_cli.simulation.store import RunStore
 from tests.reproduction.requests import FILE, digest
 from tests.reproduction.small import BASE, DEMO, ONE, runs
+from tests.simulation.members import before_rounds
 
 LOCK = json.loads(FILE.read_text())
 
@@ -180,6 +183,76 @@ def test_page_and_files(outputs: Path) -> None:
     }
 
 
+def test_a_diverged_run_is_infinitely_bad_and_a_failed_one_leaves_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing complete is replaced by what is not."""
+    words = ["dataset=synthetic", "dataset.clients=12", "algorithm=fedavg", "dp=none", "rounds=40"]
+    rates = (1e-3, 1e9)
+    artifact = changed(
+        runs=lambda scale: [
+            Run({"rate": one}, words, {"algorithm.local_lr": one}) for one in rates
+        ],
+        measures={
+            "distance": Metric("relative_distance", "last"),
+            "higher": Metric("relative_distance", "final", better="higher"),
+            "curve": Metric("relative_distance", "series"),
+            "absent": Metric("server_step", "series", absent=1.0),
+            "start": Metric("relative_distance", 0),
+            "curvature": Metric("communication.uses_curvature"),
+        },
+        best=[Best("rate", "distance")],
+        tables=[Table(rows="rate", cells=["distance"])],
+        figures=[
+            Figure("bars", "rate", "distance"),
+            Figure("heatmap", "rate", "distance", y="rate"),
+        ],
+        claims=[],
+        titles={},
+    )
+    (made,) = reproduce([artifact], tmp_path, quiet=True)
+    content = {path.name: path.read_bytes() for path in made.folder.iterdir()}
+    rows = from_csv(artifact, {name: content[name].decode() for name in CSV})
+    lost = rows.where(rate=1e9)
+    assert [lost.value(one) for one in ("distance", "higher")] == [math.inf, -math.inf]
+    assert math.isfinite(lost.value("start"))
+    assert lost.values("curve")[-1] == math.inf
+    assert set(rows.values("absent", rate=1e-3)) == {1.0}
+    assert len(rows.places("absent", rate=1e-3)) == 40
+    assert rows.text("curvature", rate=1e-3) == "no"
+    assert rows.value("best.rate") == 1e-3
+    assert "| 1e+09 | diverged (3 of 3 diverged) |" in content["table.md"].decode()
+    shown = [
+        {text.get_text() for text in axis.texts} | {line.get_label() for line in axis.lines}
+        for axis in canvas_of(artifact, rows).axes
+    ]
+    assert "diverged" in shown[0]
+    assert "div." in shown[1]
+
+    seconds = {"distance": Metric("timing.seconds", "series")}
+    wrong = dataclasses.replace(artifact, measures=seconds, best=[], figures=[])
+    with pytest.raises(ConfigError, match="leads to no mapping of rounds"):
+        list(reproduce([wrong], tmp_path, quiet=True))
+
+    def breaks(state: Any, at: Any) -> None:
+        if 1 in at.streams._MethodStreams__streams.seeds:
+            raise RuntimeError("out of luck")
+
+    before_rounds(monkeypatch, FedAvg, breaks)
+    (kept,) = reproduce([artifact], tmp_path, force=True)
+    assert [len(kept.gaps), kept.kept] == [2, True]
+    assert {path.name: path.read_bytes() for path in made.folder.iterdir()} == content
+    said = capsys.readouterr().err
+    assert re.search(r"INCOMPLETE: run .* failed: .* and 1 more; the complete one from", said)
+    (gap,) = reproduce([artifact], tmp_path / "other", quiet=True)
+    page = (gap.folder / "table.md").read_text()
+    assert "**Incomplete**: run " in page
+    assert re.search(r"\| 0.001 \| [\d.]+ ± [\d.]+ \(2 of 3 seeds\)", page)
+    assert not json.loads((gap.folder / "manifest.json").read_text())["complete"]
+    none = rows_of_runs(artifact, cells(artifact), {})
+    assert set(none.where(measure=["distance", "start"]).frame["note"]) == {"no run ended"}
+
+
 def test_an_archive_gives_the_same_table_without_training(
     outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -237,6 +310,7 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
         ({"tables": [Table(rows=["method"], cells=["distanse"])]}, "no measure 'distanse'"),
         ({"best": [Best(over=["clipp"], by="distance")]}, "no label 'clipp'"),
         ({"best": [Best(over=["clip"], by="distnce")]}, "no measure 'distnce'"),
+        ({"best": [Best(over=["clip"], by="epsilon")]}, "measure epsilon: nobody knows whether"),
         (
             {"figures": [Figure(kind="bars", x="clip", measures=["distance"], series="methd")]},
             "no label 'methd'",
@@ -500,7 +574,9 @@ def test_metrics_that_nothing_reports_are_empty_cells(outputs: Path) -> None:
     store = RunStore(outputs)
     planned = cells(artifact)
     records = {cell.plan.id: store.find(cell.plan.id) for cell in planned}
-    assert rows_of_runs(artifact, planned, records).frame.empty  # type: ignore[arg-type]
+    rows = rows_of_runs(artifact, planned, records)  # type: ignore[arg-type]
+    assert rows.frame.empty
+    assert "(no numbers at this scale)" in page(artifact, rows, [], "", [])
 
 
 def test_a_derived_measure_without_labels_is_one_number_a_seed(outputs: Path) -> None:
@@ -851,6 +927,12 @@ def test_numbers_that_fit_no_artifact_are_one_line(
             'titles={"metod": "way"},',
             "page: titles: no label, value or measure 'metod'; did you mean method?",
         ),
+        (
+            'Fact("dataset.clientss")',
+            "",
+            "measure distance: dataset.clientss: nothing that a run knows; did you mean clients?",
+        ),
+        ('Price(part="convention")', "", "distance: part=convention needs runs with dp.convention"),
         ('Metric("timing.compute", "series", plus=["distance"])', "", ""),
         ('Metric("server_step", "series", absent=1.0)', 'titles={"fedexp": "DP-FedEXP"},', ""),
     ],
@@ -910,6 +992,7 @@ TYPES = [
         'id="mine", figures=Figure("lines", "method", "distance")',
         "figures[0]: x: method fedexp: lines are over numbers",
     ),
+    ("mine = ", "@claim('ours')\ndef bare(rows): ...\n\nmine = ", "claim bare: no docstring"),
     ("mine = ", "@claim\ndef bare(rows):\n    'says'\n\nmine = ", "claim bare: say whose it is"),
 ]
 
@@ -1036,6 +1119,7 @@ def edit(path: Path, old: str, new: str) -> None:
             lambda folder: edit(folder / "table.csv", "distance,,", "distance,7,"),
             "say which rank",
         ),
+        (lambda folder: edit(folder / "table.csv", "\n", '\n"'), "table.csv: damaged"),
         (lambda folder: edit(folder / "claims.json", "holds", "fails"), "claims.json is not what"),
         (lambda folder: edit(folder / "table.md", "DP-FedEXP", "DP-Fed"), "table.md is not what"),
         (lambda folder: edit(folder / "manifest.json", "true", "false"), "not complete"),
@@ -1165,6 +1249,8 @@ def test_what_is_missing_is_told(published: Path, tmp_path: Path) -> None:
     other = changed(id="two")
     *_, absent = check_published(published, {"demo/one": ONE, "demo/two": other})
     assert absent == ["demo/two"]
+    with pytest.raises(StoreError, match="reproduce demo/two again"):
+        publish_artifact(tmp_path, other)
     _, lines, _ = check_published(published, {})
     assert any("there is no such artifact" in line for line in lines)
     assert check_published(published, {"demo/two": other}, {"demo/one"})[:2] == (0, [])

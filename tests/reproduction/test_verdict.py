@@ -131,8 +131,9 @@ def test_equality_is_an_equivalence_test() -> None:
 
 def test_margins_are_in_own_units_and_factors_on_the_log_scale() -> None:
     high, low = sample([20, 21, 22, 20, 21], "log"), sample([2, 2.1, 2.2, 2.0, 2.1], "log")
-    assert above(high, 9 * low).scale == "log"
-    assert above(high, low, by=5).scale == above(high, 0 * low).scale == "linear"
+    assert above(0.01 * high, 0.001 * low).scale == "log"
+    linear = above(high, low, by=5), above(high, 0 * low), above(0 * low, high)
+    assert {one.scale for one in linear} == {"linear"}
     assert finding(above(high, 9 * low)) == HOLDS
     assert finding(above(high, 10 * low)) == UNDECIDED
     assert finding(above(high, low, by=15)) == HOLDS
@@ -221,8 +222,8 @@ def test_a_diverged_accuracy_is_not_one_of_almost_nothing() -> None:
     assert found.finding == UNDECIDED  # of three seeds, where there is no interval
     assert found.reason.startswith("3 of 3 seeds diverged")
     assert pooled([above(well, lost)]) == {}
-    ends = above(sample([100.0], "logit"), sample([0.0], "logit"))  # of a test record in 10,000
-    assert ends.differences == pytest.approx(2 * math.log(9999))
+    known = above(sample([100.0, 80.0], "logit"), sample([0.0, 50.0], "logit"))
+    assert known.differences == pytest.approx([2 * math.log(9999), math.log(4)])
 
 
 def test_comparisons_that_follow_from_others_add_no_freedom() -> None:
@@ -233,6 +234,8 @@ def test_comparisons_that_follow_from_others_add_no_freedom() -> None:
         pairs = [level(one, other, within=9) for one, other in itertools.combinations(cells, 2)]
         found += [freedom for _, freedom in pooled(pairs).values()]
     assert np.median(found) == pytest.approx(4 * 8, rel=0.2)  # of 80, were they others
+    pair = [above(sample(one), 0.0) for one in ([-2, -1, 0, 1, 2], [-2, -1, 0, 2, 1])]
+    assert [freedom for _, freedom in pooled(pair).values()] == [4]  # 16 / (2 + (8 * 0.81 - 2) / 3)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=3, max_size=12, unique=True), st.integers(1, 4))
