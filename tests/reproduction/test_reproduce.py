@@ -1096,13 +1096,10 @@ def test_refused(words: list[str], said: str, capsys: Any) -> None:
 
 
 @pytest.fixture
-def published(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(judging, "RECORDED", tmp_path / "recorded.json")
-    judging.recorded.cache_clear()
+def published(outputs: Path, tmp_path: Path, recorded: None) -> Path:
     shutil.copytree(outputs / "artifacts", tmp_path / "artifacts")
     publish_artifact(tmp_path, ONE)
-    yield tmp_path / "published"
-    judging.recorded.cache_clear()
+    return tmp_path / "published"
 
 
 def edit(path: Path, old: str, new: str) -> None:
