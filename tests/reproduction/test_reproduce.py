@@ -197,9 +197,9 @@ def test_a_diverged_run_is_infinitely_bad_and_a_failed_one_leaves_a_gap(
             "distance": Metric("relative_distance", "last"),
             "higher": Metric("relative_distance", "final", better="higher"),
             "curve": Metric("relative_distance", "series"),
-            "absent": Metric("server_step", "series", absent=1.0),
             "start": Metric("relative_distance", 0),
             "curvature": Metric("communication.uses_curvature"),
+            "chosen": Metric("relative_distance", "last", where={"best": True}),
         },
         best=[Best("rate", "distance")],
         tables=[Table(rows="rate", cells=["distance"])],
@@ -217,10 +217,9 @@ def test_a_diverged_run_is_infinitely_bad_and_a_failed_one_leaves_a_gap(
     assert [lost.value(one) for one in ("distance", "higher")] == [math.inf, -math.inf]
     assert math.isfinite(lost.value("start"))
     assert lost.values("curve")[-1] == math.inf
-    assert set(rows.values("absent", rate=1e-3)) == {1.0}
-    assert len(rows.places("absent", rate=1e-3)) == 40
     assert rows.text("curvature", rate=1e-3) == "no"
     assert rows.value("best.rate") == 1e-3
+    assert rows.value("chosen") == rows.value("distance", rate=1e-3)  # of the best alone
     assert "| 1e+09 | diverged (3 of 3 diverged) |" in content["table.md"].decode()
     shown = [
         {text.get_text() for text in axis.texts} | {line.get_label() for line in axis.lines}
@@ -577,6 +576,10 @@ def test_metrics_that_nothing_reports_are_empty_cells(outputs: Path) -> None:
     rows = rows_of_runs(artifact, planned, records)  # type: ignore[arg-type]
     assert rows.frame.empty
     assert "(no numbers at this scale)" in page(artifact, rows, [], "", [])
+    given = {"x": Metric("no_such_metric", "series", absent=1.0)}
+    artifact = dataclasses.replace(artifact, measures=given)
+    rows = rows_of_runs(artifact, planned, records)  # type: ignore[arg-type]
+    assert rows.places("x", method="fedexp", clip=0.3) == [1, 2, 3]
 
 
 def test_a_derived_measure_without_labels_is_one_number_a_seed(outputs: Path) -> None:
