@@ -65,9 +65,6 @@ def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
     hint = "make room or set DPFL_OUTPUTS, then start again"
     with explained(folder, "cannot be written", hint), _alone_in(folder.parent):
-        # a replacement was interrupted between its two renames
-        if old.exists() and not folder.exists():
-            old.rename(folder)
         replace_folder(folder, encoded(files), new, old)
         shutil.rmtree(old, ignore_errors=True)
 

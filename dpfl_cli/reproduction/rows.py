@@ -228,8 +228,6 @@ class Rows:
         largest epsilon.
         """
         keys, frame = [*self.labels, "measure", "round", "rank"], self.frame
-        if frame.empty:
-            return frame.assign(std=[], n=[], unknown=[])
         spent = frame["epsilon"].astype(float).fillna(math.inf)
         grouped = frame.assign(spent=spent).groupby(keys, sort=False, dropna=False)
         values = grouped["value"]

@@ -64,12 +64,12 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
         for name in (*labels, "round", "rank"):
             values = [label_of(text) for text in frame[name]]
             frame[name] = pd.Series(values, dtype=object)  # a whole number stays one
-        frame = frame.astype(dict.fromkeys(NUMBERS, float))
+        frame = framed(artifact, labels, frame.astype(dict.fromkeys(NUMBERS, float)))
     except (ValueError, KeyError) as error:
         raise ConfigError(
             f"table.csv: damaged ({error}); make it again with dpfl reproduce"
         ) from None
-    return rows_of(artifact, beside_paper(artifact, framed(artifact, labels, frame)))
+    return rows_of(artifact, beside_paper(artifact, frame))
 
 
 def label_of(text: Any) -> Any:

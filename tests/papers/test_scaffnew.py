@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -26,7 +27,7 @@ from dpfl_cli.reproduction.api import Artifact, Rows, Size
 from dpfl_cli.reproduction.grid import cells
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import table
-from dpfl_cli.reproduction.numbers import Row, row_of
+from dpfl_cli.reproduction.numbers import row_of
 from dpfl_cli.reproduction.reduce import _derived
 from dpfl_cli.reproduction.rehearse import made_up
 from dpfl_cli.reproduction.reproduce import prepare
@@ -34,44 +35,47 @@ from dpfl_cli.reproduction.tables import framed, rows_of
 from dpfl_cli.simulation.store import RunStore
 from tests.reproduction.small import ONE
 
+LABELS = ["task", "method", "eps", "C", "tau"]
+Place = tuple[Any, ...]
 
-def rows_from(artifact: Artifact, labels: list[str], rows: list[Row]) -> Rows:
+
+def rows_from(
+    artifact: Artifact,
+    numbers: Mapping[Place, Sequence[float]],
+    labels: list[str] = LABELS,
+    measures: Sequence[str] = ("error",),
+) -> Rows:
+    """Of cells with these labels, the same numbers of each measure, seed by seed."""
+    rows = [
+        row_of(dict(zip(labels, place, strict=True)), name, one, seed=float(at), seeds=len(values))
+        for place, values in numbers.items()
+        for name in measures
+        for at, one in enumerate(values)
+    ]
     return rows_of(artifact, framed(artifact, labels, rows))
 
 
 def test_an_undefined_fit_is_no_better_and_said_in_the_table() -> None:
     """The best local steps are C, but in group 2 of seed 1, where they are the same at every C."""
-    labels, steps = ["task", "method", "eps", "C", "tau"], (10, 20, 50, 100)
-    values = {"group_1_line": 0.9, "group_1_root": 0.5, "group_2_line": 0.9, "group_2_root": 0.5}
-    errors, fits = [], []
-    for seed in range(5):
-        for name, value in values.items():
-            fit = math.nan if seed == 1 and "group_2" in name else value
-            fits.append(row_of({"method": "ScaffNew"}, name, fit, seed=float(seed), seeds=5))
-        for task, clip_norms in CLIP_NORMS.items():
-            alike = seed == 1 and task in GROUPS["group_2"]
-            for eps, C, tau in itertools.product((0.5, 3.3), clip_norms, steps):
-                cell = dict(zip(labels, (task, "ScaffNew", eps, C, tau), strict=True))
-                error = abs(tau - (10 if alike else C))
-                errors.append(row_of(cell, "error", error, seed=float(seed), seeds=5))
+    errors = {
+        (task, "ScaffNew", eps, C, tau): [
+            abs(tau - (10 if seed == 1 and task in GROUPS["group_2"] else C)) for seed in range(5)
+        ]
+        for task, clip_norms in CLIP_NORMS.items()
+        for eps, C, tau in itertools.product((0.5, 3.3), clip_norms, (10, 20, 50, 100))
+    }
     claim = next(one for one in fig5.claims if one.id == "c6_scaffnew")
-    found = claim.judge(rows_from(fig5, labels, errors))
+    found = claim.judge(rows_from(fig5, errors))
     assert [one.truths for one in found] == [(True,) * 5, (True, False, True, True, True)]
     spec = next(one for one in fig5.tables if "group_2_line" in one.cells)
-    shown = table(fig5, spec, rows_from(fig5, ["method"], fits))
+    fits = {("ScaffNew",): [0.9, math.nan, 0.9, 0.9, 0.9]}
+    shown = table(fig5, spec, rows_from(fig5, fits, ["method"], ["group_2_line", "group_2_root"]))
     assert shown.count("(undefined in 1 of 5 seeds)") == 2
 
 
 def test_of_several_seeds_the_best_is_that_of_the_mean_and_no_lucky_one() -> None:
-    errors = {(1, 0): 40.0, (1, 1): 42.0, (2, 0): 10.0, (2, 1): 90.0, (3, 0): 0.0, (3, 1): math.nan}
-    rows = rows_from(
-        fig5,
-        ["tau"],
-        [
-            row_of({"tau": tau}, "error", error, seed=float(seed), seeds=2)
-            for (tau, seed), error in errors.items()
-        ],
-    )
+    errors = {(1,): (40.0, 42.0), (2,): (10.0, 90.0), (3,): (0.0, math.nan)}
+    rows = rows_from(fig5, errors, ["tau"])
     assert list(rows.ranked("error", "tau").index) == [1, 2, 3]
     first, second = (one.best("error", "tau") for one in rows.by_seed())
     assert (rows.best("error", "tau"), first, second) == (1, 3, 1)
@@ -90,25 +94,14 @@ def test_of_several_seeds_the_best_is_that_of_the_mean_and_no_lucky_one() -> Non
 def test_best_iterations_that_all_lie_at_one_end_decide_nothing(
     best: tuple[int, ...], finding: str
 ) -> None:
+    errors = {
+        ("cifar10", method, eps, T, 1): [50.0 - 10 * (where == T) + seed / 10 for seed in range(5)]
+        for method in ("ScaffNew", "FedAvg")
+        for eps, where in zip((0.5, 3.3, "none"), best, strict=True)
+        for T in (250, 500, 1000)
+    }
     labels = ["task", "method", "eps", "T", "tau"]
-    rows = rows_from(
-        fig3,
-        labels,
-        [
-            row_of(
-                dict(zip(labels, ("cifar10", method, eps, T, 1), strict=True)),
-                measure,
-                50.0 - 10 * (where == T) + seed / 10,
-                seed=float(seed),
-                seeds=5,
-            )
-            for method in ("ScaffNew", "FedAvg")
-            for eps, where in zip((0.5, 3.3, "none"), best, strict=True)
-            for T in (250, 500, 1000)
-            for seed in range(5)
-            for measure in ("error", "loss")
-        ],
-    )
+    rows = rows_from(fig3, errors, labels, ("error", "loss"))
     verdicts = {one.id: one for one in judge(fig3.at("paper"), rows)}
     for name in ("c3_cifar10", "c3_less_cifar10"):
         assert verdicts[name].finding == finding
@@ -130,21 +123,13 @@ def test_local_steps_that_other_seeds_choose(artifact: Artifact, claim: str) -> 
         **{("none", 10.0, steps): (15.0 + steps,) * 3 for steps in (1, 5)},
         **{(3.3, C, steps): (17.0 + steps,) * 3 for C in (50.0, 100.0) for steps in (1, 5)},
     }
-    labels = ["task", "method", "eps", "C", "tau"]
-    numbers = [
-        row_of(
-            dict(zip(labels, ("cifar10", method, *cell), strict=True)),
-            "error",
-            value,
-            seed=float(seed),
-            seeds=3,
-        )
+    numbers = {
+        ("cifar10", method, *cell): values
         for method in ("ScaffNew", "FedAvg")
         for cell, values in errors.items()
-        for seed, value in enumerate(values)
-    ]
+    }
     made = next(one for one in artifact.claims if one.id == claim)
-    compared = [*made.reading(OTHERS_CHOOSE)(rows_from(artifact, labels, numbers))]
+    compared = [*made.reading(OTHERS_CHOOSE)(rows_from(artifact, numbers))]
     # 3, 4 and 4 points of 5 more than without noise; a change of 1, 2 and 2 of 3 over C
     assert [one.differences.tolist() for one in compared] == [[2.0, 1.0, 1.0]] * 2
 

@@ -8,7 +8,7 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from dpfl_cli.cli import reproduce as commanding
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.papers import artifacts
-from dpfl_cli.reproduction import judge as judging
 from dpfl_cli.reproduction import reproduce as reproducing
 from dpfl_cli.reproduction.api import Artifact, Runs, Scale, Search, Size
 from dpfl_cli.reproduction.grid import Cell, commands
@@ -307,14 +306,6 @@ def test_a_search_that_names_what_is_not_there_is_refused(
 
 
 # --- publishing, sizes ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(judging, "RECORDED", tmp_path / "recorded.json")
-    judging.recorded.cache_clear()
-    yield
-    judging.recorded.cache_clear()
 
 
 def test_a_search_by_what_no_run_reports_is_one_line(tmp_path: Path) -> None:

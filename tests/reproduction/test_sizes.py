@@ -18,14 +18,14 @@ def planned(*words: str) -> Plan:
 def test_unequal_clients() -> None:
     small = [
         "dataset.shape=[8,8,8]",
-        "dataset.train_records=[6,3,3]",
-        "dataset.test_records=[2,1,3]",
+        "dataset.train_records=[6,2]",
+        "dataset.test_records=[2,4]",
     ]
     found = size_facts(planned("dataset=ixi_synth", *small))
     assert found["train"]["mean"] == pytest.approx(4)
-    assert found["train"]["std"] == pytest.approx(3**0.5)  # (4 + 1 + 1) / 2
-    assert found["test"]["mean"] == pytest.approx(2)
-    assert found["test"]["std"] == pytest.approx(1)
+    assert found["train"]["std"] == pytest.approx(8**0.5)  # 4 + 4, of one degree of freedom
+    assert found["test"]["mean"] == pytest.approx(3)
+    assert found["test"]["std"] == pytest.approx(2**0.5)
 
 
 def test_some_of_the_clients() -> None:
