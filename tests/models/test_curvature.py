@@ -157,6 +157,8 @@ def test_covariance_takes_the_smaller_matrix_and_keeps_it(
         opened(fresh.damped_solve(values, values, damping, "covariance")), opened(first)
     )
     assert not fresh._factors
+    for entries in ([2.0, -5.0], [-5.0, 2.0]):  # rounding may make a matrix indefinite
+        assert factor(torch.diag(torch.tensor(entries))[None], 1.0).isnan().all()
 
 
 @pytest.mark.parametrize("records", [20, 120], ids=["fewer than features", "more"])
@@ -193,27 +195,10 @@ def test_the_closed_form_of_a_hessians_norm(classes: int, sharpness: float, seed
     )
     expected = squared * (torch.diag(p[:, 0]) - p @ p.T).norm()
     torch.testing.assert_close(curvature.hessian_norms(p, squared), expected, rtol=1e-10, atol=0.0)
-    closed = (
-        squared
-        * (p.square().sum() - 2 * p.pow(3).sum() + p.square().sum().square()).clamp(min=0).sqrt()
-    )
-    torch.testing.assert_close(expected, closed, rtol=1e-6, atol=1e-7)
     single = curvature.hessian_norms(p.float(), squared.float()).double()
-    # the closed form above is off by 3e-4 in float32, where one class has nearly all
+    # ||x||^2 sqrt(sum p^2 - 2 sum p^3 + (sum p^2)^2) is off by 3e-4 in float32, where one class
+    # has nearly all
     assert bool((single - expected).abs() <= 1e-6 * squared)
-
-
-def test_norms_of_torchs_hessians() -> None:
-    generator = torch.Generator().manual_seed(3)
-    matrix = torch.randn(4, 3, dtype=torch.float64, generator=generator)
-    records = torch.randn(5, 3, dtype=torch.float64, generator=generator)
-    each = torch.stack(
-        [record_hessian(matrix, record, torch.tensor(1)).norm() for record in records]
-    )
-    found = curvature.hessian_norms(
-        torch.softmax(matrix @ records.T, dim=0), records.square().sum(-1)
-    )
-    torch.testing.assert_close(found, each, rtol=1e-10, atol=1e-10)
 
 
 def test_a_hessian_is_clipped_where_the_squares_in_its_norm_underflow() -> None:
@@ -222,9 +207,9 @@ def test_a_hessian_is_clipped_where_the_squares_in_its_norm_underflow() -> None:
     p = torch.stack((small, 1.0 - small)).float()
     for scale in (1e3, 1e6, 1e9, 1e12):
         squared = torch.full((81,), scale**2)
-        shares = bounded_shares(
-            torch.ones(81), curvature.clippable_norms(p, squared), torch.tensor(1.0)
-        )
+        norms = curvature.clippable_norms(p, squared)
+        assert bool((norms >= 2 * curvature.ROUNDING[torch.float32] * squared).all())
+        shares = bounded_shares(torch.ones(81), norms, torch.tensor(1.0))
         true = squared.double() * 2**0.5 * small * (1.0 - small)
         assert bool((shares * true <= 1.0 + 1e-5).all())
         assert bool((shares > 0).all())
