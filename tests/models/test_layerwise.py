@@ -119,7 +119,7 @@ def test_factors_too_long_for_their_digits_are_no_gradient(
     positions: int, given: float, out: float
 ) -> None:
     """Shares of them would be numbers of few digits; whoever keeps one is within its bound."""
-    one = RecordProducts(torch.full((1, positions, 1), given), torch.full((1, positions, 1), out))
+    one = RecordProducts(torch.full((1, positions, 2), given), torch.full((1, positions, 1), out))
     norm = one.norms()
     assert bool(norm.isinf()) == (max(given, out, given * out) > 1.8446e19)
     for limit in (1e-8, 1e-5, 1.0):
