@@ -388,3 +388,18 @@ def test_kept_factors_are_of_their_clients_whatever_the_threads(
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, found[0]) for one in found)
+
+
+def test_the_kernel_knows_the_floor_of_a_hessians_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long record, of which one class has nearly all the probability."""
+    federation = make_federation([1], features=2, classes=2)
+    federation.dataset.train.features[:] = [1e5, 0.0]
+    values, found = torch.tensor([3e-4, 0.0, 0.0, 0.0]).double().view(1, 1, 4), []
+    for _ in range(2):
+        settings = make_settings(bias=False, precision="float64")
+        objective = SoftmaxRegression(settings, [federation], np.array([0]))
+        right = torch.tensor([1.0, 0.0, 0.0, 0.0]).double().view(1, 1, 4)
+        numbers = torch.tensor([1e-3]).double(), "hessian", torch.ones(1).double()
+        found.append(opened(objective.damped_solve(values, right, *numbers)))  # type: ignore[arg-type]
+        monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1.0)  # of about 1000, or 500 without
