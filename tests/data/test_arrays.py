@@ -272,7 +272,9 @@ def test_who_is_tested_on_from_a_file_counts_as_public(
     settings = ArraysSettings(path=path, test_path=path, targets="label", clients="hospital")
     assert "count as public" in Arrays.not_covered(settings)[0]
     assert not Arrays.not_covered(settings.model_copy(update={"test_path": None}))
-    Arrays.info(settings)
+    with caplog.at_level(logging.INFO, "dpfl"):
+        Arrays.info(settings)
+    assert "features x0, x1, x2" in caplog.text
     assert "metrics are of what was trained on" in caplog.text
 
 

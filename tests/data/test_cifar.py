@@ -77,18 +77,6 @@ def test_images_and_labels_come_in_the_order_of_the_batches(small):
     assert info.clients is None
 
 
-@pytest.mark.parametrize("first", [1, EACH, EACH + 1, 5 * EACH])
-def test_the_first_records_are_taken(small, first):
-    whole, part = (
-        Cifar10.load(ImageSettings(), 0),
-        Cifar10.load(ImageSettings(train_records=first, test_records=2), 0),
-    )
-    np.testing.assert_array_equal(part.train.features, whole.train.features[:first])
-    np.testing.assert_array_equal(part.train.targets, whole.train.targets[:first])
-    np.testing.assert_array_equal(part.test.features, whole.test.features[:2])
-    assert part.info.records == first
-
-
 def test_standardising_is_by_channel_and_told(small):
     raw, scaled = (
         Cifar10.load(ImageSettings(), 0),

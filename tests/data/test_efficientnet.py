@@ -5,7 +5,6 @@ photographs of known things.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from dpfl_cli.data.backbones import BACKBONES, EFFICIENTNET, as_images, network_
 from dpfl_cli.data.networks import (
     PIXEL_MEAN,
     PIXEL_STD,
-    Bottleneck,
     efficientnet_lite0,
     frozen,
 )
@@ -87,73 +85,18 @@ def trained(weights: dict[str, Tensor]) -> int:
     )
 
 
-def slow_convolution(x: np.ndarray, weight: np.ndarray, stride: int, groups: int) -> np.ndarray:
-    """TensorFlow's "same" convolution by its definition: output (i, j) sees the input from stride *
-    i - (padding before).
-    """
-    out, _, kernel, _ = weight.shape
-    channels, height, width = x.shape
-    rows, columns = -(-height // stride), -(-width // stride)
-    before = [
-        max((o - 1) * stride + kernel - n, 0) // 2 for o, n in ((rows, height), (columns, width))
-    ]
-    result = np.zeros((out, rows, columns))
-    for o, i, j in product(range(out), range(rows), range(columns)):
-        for c, a, b in product(range(channels // groups), range(kernel), range(kernel)):
-            y, z = stride * i - before[0] + a, stride * j - before[1] + b
-            if 0 <= y < height and 0 <= z < width:
-                result[o, i, j] += (
-                    weight[o, c, a, b] * x[o // (out // groups) * (channels // groups) + c, y, z]
-                )
-    return result
-
-
-@pytest.mark.parametrize(
-    ("kernel", "stride", "out"), [(3, 1, 2), (3, 2, 2), (5, 2, 3), (5, 1, 3), (3, 1, 3)]
-)
-@pytest.mark.parametrize("size", [(6, 8), (8, 4)])
-def test_a_block_is_what_its_definition_says(kernel, stride, out, size):
-    inside, wide = 2, 4
-    generator = torch.Generator().manual_seed(kernel * stride * out)
-    parts = {"expand": (wide, inside, 1), "depthwise": (wide, 1, kernel), "project": (out, wide, 1)}
-    weights = {
-        f"{name}.weight": 2 * torch.randn(o, i, k, k, generator=generator)
-        for name, (o, i, k) in parts.items()
-    }
-    for name, (o, _, _) in parts.items():
-        weights |= {
-            f"{name}_norm.{part}": value for part, value in random_norm(o, generator).items()
-        }
-    names = {"expand": "_bn0", "depthwise": "_bn1", "project": "_bn2"}
-    state = {f"_{name}_conv.weight": weights[f"{name}.weight"] for name in parts}
-    for name, norm in names.items():
-        for part in ("weight", "bias", "running_mean", "running_var"):
-            state[f"{norm}.{part}"] = weights[f"{name}_norm.{part}"]
-    block = frozen(Bottleneck(inside, out, kernel, stride, wide // inside), "a block", state)
-    x = 3 * torch.randn(1, inside, *size, generator=generator)
-    y = x[0].double().numpy()
-    for name, groups, step in (("expand", 1, 1), ("depthwise", wide, stride), ("project", 1, 1)):
-        y = slow_convolution(y, weights[f"{name}.weight"].double().numpy(), step, groups)
-        gain, shift, mean, variance = (
-            weights[f"{name}_norm.{part}"].double().numpy()[:, None, None]
-            for part in ("weight", "bias", "running_mean", "running_var")
-        )
-        y = gain * (y - mean) / np.sqrt(variance + 1e-3) + shift
-        if name != "project":
-            assert (y > 6).any()
-            y = np.clip(y, 0, 6)
-    if stride == 1 and out == inside:
-        y = y + x[0].double().numpy()
-    np.testing.assert_allclose(block(x)[0].numpy(), y, rtol=1e-4, atol=1e-4)
-
-
 class Same(nn.Conv2d):
-    """A convolution that pads as TensorFlow does, by way of explicit numbers for even sides."""
+    """A convolution that pads as TensorFlow's "same" does: output i sees the input from stride * i
+    less what is padded before.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        total = self.kernel_size[0] - self.stride[0]
-        before, after = total // 2, total - total // 2
-        return super().forward(nn.functional.pad(x, (before, after, before, after)))
+        padding = []
+        for n in (x.shape[3], x.shape[2]):
+            outputs = -(-n // self.stride[0])
+            total = max((outputs - 1) * self.stride[0] + self.kernel_size[0] - n, 0)
+            padding += [total // 2, total - total // 2]
+        return super().forward(nn.functional.pad(x, padding))
 
 
 def modules() -> Iterator[tuple[nn.Module, bool]]:

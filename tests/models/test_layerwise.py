@@ -97,18 +97,32 @@ def test_no_record_is_longer_than_its_norm(
     assert one.norms()[0] <= exact.norm() * (1 + 4e-7) + 2e-7 * positions * sizes
 
 
+@pytest.mark.parametrize("positions", [16, 1024])
+def test_roundings_of_one_direction_keep_the_bound(positions: int) -> None:
+    """Beside a first one of 1, positions of 0.6 units may count as one each."""
+    outputs = torch.full((1, positions, 1), 0.6 * torch.finfo(torch.float32).eps)
+    outputs[:, 0], outputs[:, -1] = 1.0, -1.0
+    one = RecordProducts(torch.ones(1, positions, 1), outputs)
+    made = one.combined(torch.ones(1, dtype=torch.float64)).double().norm()
+    assert made <= one.norms()[0] * (1 + 4e-7)
+
+
 @pytest.mark.parametrize("positions", [1, 4])
 @pytest.mark.parametrize(
-    ("given", "out"), [(1e22, 1e22), (1e38, 1e-25), (1e-25, 1e38), (1e18, 3e2), (1e10, 1e10)]
+    ("given", "out"),
+    [
+        *((1e22, 1e22), (1e38, 1e-25), (1e-25, 1e38), (1e-25, 1e25)),
+        *((1e18, 3e2), (1e10, 1e10), (1e-23, 1e18)),  # squares of the last one's inputs underflow
+    ],
 )
 def test_factors_too_long_for_their_digits_are_no_gradient(
     positions: int, given: float, out: float
 ) -> None:
     """Shares of them would be numbers of few digits; whoever keeps one is within its bound."""
-    one = RecordProducts(torch.full((1, positions, 1), given), torch.full((1, positions, 1), out))
+    one = RecordProducts(torch.full((1, positions, 2), given), torch.full((1, positions, 1), out))
     norm = one.norms()
     assert bool(norm.isinf()) == (max(given, out, given * out) > 1.8446e19)
-    for limit in (1e-5, 1.0):
+    for limit in (1e-8, 1e-5, 1.0):
         shares = torch.where(norm < torch.inf, (limit / norm).clamp(max=1.0), 0.0)
         assert one.combined(shares).double().norm() <= limit * (1 + 4e-7)
 

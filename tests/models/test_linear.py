@@ -173,38 +173,6 @@ def test_local_descent_of_any_width_and_number_of_steps(
     assert torch.equal(again, update)
 
 
-@pytest.mark.parametrize("many", [1, 60], ids=["few", "many"])
-def test_runs_have_the_same_bits_alone_and_in_company(
-    many: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their updates, with a drift and without, and their metrics; whatever the blocks of
-    clients.
-    """
-    sizes = [1, 3, 1, 0, 2] * many + [1] * 15
-    batch = make_objective(sizes, [0, 1, 0, 2, 0, 3, 1, 0, 0, 0, 0], width=45)
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(batch.runs, 45, dtype=torch.float64, generator=generator)
-    rate = torch.linspace(0.001, 0.01, batch.runs, dtype=torch.float64)
-    drift = torch.randn(batch.runs, batch.clients, 45, dtype=torch.float64, generator=generator)
-
-    def found(objective: LinearRegression, runs: slice) -> list[torch.Tensor]:
-        plain = objective.local_descent(start[runs], rate[runs], 20)
-        shifted = objective.local_descent(start[runs], rate[runs], 20, client_values(drift[runs]))
-        return [opened(plain), opened(shifted), *objective.metrics(start[runs]).values()]
-
-    together = found(batch, slice(None))
-    before = torch.get_num_threads()
-    for run in range(batch.runs):
-        torch.set_num_threads(1)
-        alone = found(
-            LinearRegression(batch.settings, [batch.federations[batch.index[run]]], np.array([0])),
-            slice(run, run + 1),
-        )
-        torch.set_num_threads(before)
-        for one, other in zip(together, alone, strict=True):
-            assert torch.equal(one[run], other[0])
-
-
 def test_a_loss_of_many_clients_has_the_same_bits_alone_and_with_any_threads() -> None:
     """Torch shares a single long sum between its threads."""
     federation = make_federation([1] * 40_000, seed=0, width=2)
@@ -384,7 +352,7 @@ SCALES = [
     1e155,
     1e308,
 ]
-TARGETS = [1e-300, 1.0, -1e150, 5.5e142, 1e165, 1e300, 1e308, -1e308]
+TARGETS = [1e-300, 1.0, -1e150, 5.5e142, 1.3e154, 1e165, 1e300, 1e308, -1e308]
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])

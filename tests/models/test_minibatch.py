@@ -186,6 +186,9 @@ def test_bits_depend_neither_on_company_nor_on_threads(kind: type[Network]) -> N
         return [
             opened(slope),
             opened(some.local_descent(at[runs][:, 0], rates[runs], 2, None, batches[runs])),
+            opened(some.local_descent(at[runs][:, 0], rates[runs], 2)),
+            some.initial(Streams(runs)),
+            *some.metrics(at[runs][:, 0]).values(),
         ]
 
     together = both(list(range(7)))
@@ -203,17 +206,6 @@ def test_bits_depend_neither_on_company_nor_on_threads(kind: type[Network]) -> N
             )
     finally:
         torch.set_num_threads(before)
-
-
-def test_numbers_of_nobodys_records_count_as_zero() -> None:
-    objective = network_of(Cnn5x5, [3, 0, 5], [0])
-    at = points(objective)
-    found = opened(
-        objective.gradient(client_values(at), torch.tensor([[[0, 2, 3], [0, 1, 2], [-1, 4, 7]]]))
-    )
-    close(found[0, 0], slow_gradient(objective, 0, 0, at[0, 0], [0, 2]) * 2 / 3, 1e-4)
-    assert (found[0, 1] == 0).all()
-    close(found[0, 2], slow_gradient(objective, 0, 2, at[0, 2], [4]) / 3, 1e-4)
 
 
 def test_after_an_interrupt_the_next_call_is_right() -> None:

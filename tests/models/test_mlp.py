@@ -173,16 +173,6 @@ def test_minibatches_are_of_the_records_they_name(
     )
 
 
-@pytest.mark.parametrize("counts", [[1], [1, 1], [0, 1]])
-def test_one_record(counts: list[int]) -> None:
-    fed = federation(counts)
-    objective = objective_of(NETS[0], [fed])
-    parameters = scattered(objective)
-    found = opened(objective.gradient(parameters))[0, -1]
-    each = record_gradients(NETS[0], fed, len(counts) - 1, parameters[0, -1])
-    torch.testing.assert_close(found, each[0], rtol=0, atol=1e-10)
-
-
 @pytest.mark.parametrize("settings", NETS)
 def test_float32_is_right_to_rounding(settings: MlpSettings) -> None:
     fed = federation()
@@ -203,18 +193,6 @@ def test_float32_is_right_to_rounding(settings: MlpSettings) -> None:
     for found, expected in pairs:
         assert opened(found).dtype == torch.float32
         assert (opened(found).double() - opened(expected)).norm() <= 1e-5 * opened(expected).norm()
-
-
-def test_the_bound_and_the_sensitivities() -> None:
-    objective = objective_of(NETS[1], [federation()], [0, 0])
-    limits = torch.tensor([0.01, 0.3], dtype=torch.float64)
-    found = objective.clipped_gradient(scattered(objective), limits)
-    assert found.unit == "record"
-    assert (found.checked().norm(dim=-1) <= limits.unsqueeze(1) * (1 + 1e-12)).all()
-    records = torch.tensor(COUNTS).clamp(min=1)
-    torch.testing.assert_close(
-        found.replace_one, 2 * limits.unsqueeze(1) / records, rtol=1e-15, atol=0
-    )
 
 
 @pytest.mark.parametrize("settings", NETS)
@@ -366,13 +344,6 @@ def test_metrics(settings: MlpSettings) -> None:
             if len(part)
         ]
         assert found["train_loss"][run].item() == pytest.approx(sum(means) / 6)
-
-
-def test_without_a_test_split_there_is_the_train_loss_alone() -> None:
-    fed = federation()
-    bare = Federation(Dataset(fed.dataset.info, fed.dataset.train, None), fed.partition)
-    objective = objective_of(NETS[0], [bare])
-    assert list(objective.metrics(objective.initial(Streams([0])))) == ["train_loss"]
 
 
 @pytest.mark.parametrize("penalty", ["none", "l1_box", "box", "ball"])

@@ -126,15 +126,6 @@ def test_clipped_gradients_are_those_of_a_loop_over_records(version: str) -> Non
     torch.testing.assert_close(opened(squared)[0, 2, :2], norms[4:].square(), rtol=1e-9, atol=0)
 
 
-def test_a_record_does_not_see_its_neighbours() -> None:
-    objective = MobileNet(settings_of(width=0.1), [federation()], np.array([0]))
-    images = torch.rand(3, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        together = objective.module(images)
-        images[1:] = 100.0
-        torch.testing.assert_close(objective.module(images)[0], together[0], rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [

@@ -84,30 +84,6 @@ def test_smooth_optimum_has_gradient_zero_and_agrees_with_scipy() -> None:
     np.testing.assert_allclose(x.numpy(), found.x, atol=1e-5)
 
 
-@pytest.mark.parametrize("penalty", [L1Box(0.0, 0.4), L1Box(0.02, 0.6)], ids=["box", "l1 on a box"])
-def test_constrained_optimum_agrees_with_scipy(penalty: Penalty) -> None:
-    """As a smooth problem on bounds: x = p - q with p, q >= 0."""
-    problem = make_problem(penalty)
-    x = solve(problem)
-    assert x is not None
-    weight, bound = getattr(penalty, "weight", 0.0), penalty.bound  # type: ignore[attr-defined]
-    smooth = LogisticProblem(problem.features, problem.signs, problem.weights, problem.l2, L1Box())
-
-    def value(pq: np.ndarray) -> float:
-        return slow_value(smooth, pq[:5] - pq[5:]) + weight * pq.sum()
-
-    found = minimize(
-        value,
-        np.full(10, 0.1),
-        method="L-BFGS-B",
-        bounds=[(0, bound)] * 10,
-        options={"ftol": 1e-15, "gtol": 1e-10},
-    )
-    np.testing.assert_allclose(x.numpy(), found.x[:5] - found.x[5:], atol=1e-4)
-    on_edge = x.abs() == bound
-    assert bool(on_edge.any()) or bool((x == 0).any())  # otherwise g would not have been at work
-
-
 def test_an_optimum_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     solved = []
 

@@ -354,7 +354,7 @@ class Waits(Plain):
 class Everywhere(Plain):
     def forward(self, x):
         if len(x) >= 40 and "scale" not in SEEN:
-            SEEN["scale"] = float(x.detach().std())
+            SEEN["scale"] = 1 + 0.1 * float(x.detach().std())
         return self.layer(x / SEEN.get("scale", 1.0))
 """
 

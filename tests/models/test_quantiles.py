@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.func import grad, vmap
 
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.compose import compose_config
@@ -46,28 +45,8 @@ def test_the_definition_by_hand() -> None:
     # run 0: 0, 1, 4, 7, 9 of mean 4.2; places ceil(5 q) = 3, 3, 4, 4, 5, 5. Run 1: 5, 5.
     assert found[MEAN].tolist() == [pytest.approx(4.2), 5.0]
     for percent, value in {50: 4, 60: 4, 70: 7, 80: 7, 90: 9, 100: 9}.items():
-        expected = (
-            gradient_quantiles(client_values(squared[:1]), torch.tensor([[4, 1]]))[MEAN]
-            * value
-            / 4.2
-            / 4.2
-        )
         assert found[f"tau_{percent}"][0].item() == pytest.approx(value / 4.2), percent
         assert found[f"tau_{percent}"][1].item() == 1.0
-        assert float(expected) == pytest.approx(value / 4.2, rel=1e-6)
-
-
-def test_quantiles_of_many_records_are_those_of_chi_square() -> None:
-    values = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 4, 50_000))) ** 2
-    found = gradient_quantiles(client_values(values), torch.full((1, 4), 50_000))
-    for percent, quantile in {
-        50: 0.4549,
-        60: 0.7083,
-        70: 1.0742,
-        80: 1.6424,
-        90: 2.7055,
-    }.items():  # of chi-square_1, mean 1
-        assert found[f"tau_{percent}"].item() == pytest.approx(quantile, rel=0.02)
 
 
 def test_zero_gradients_and_gradients_that_are_not_finite() -> None:
@@ -146,25 +125,3 @@ def test_initial_models() -> None:
     assert not torch.equal(normal[0], normal[1])
     assert normal[0].std().item() == pytest.approx(1.0, abs=0.3)
     assert bool((linear([fed]).initial(Streams([3])) == 0).all())
-
-
-def test_minibatches_of_clipped_gradients_of_half_the_squared_residual() -> None:
-    fed = federation((6,), None, [9, 4, 5])
-    objective = linear([fed], [0, 0])
-    parameters = torch.randn(
-        2, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-    limits = torch.tensor([0.5, 2.0], dtype=torch.float64)
-    batch = torch.tensor([[[0, 3, 8], [1, 2, 3], [0, 1, 4]], [[1, 2, 5], [0, 1, 3], [2, 3, 4]]])
-    found = objective.clipped_gradient(parameters, limits, batch).checked()
-    rows, targets = (
-        torch.from_numpy(part) for part in (fed.dataset.train.features, fed.dataset.train.targets)
-    )
-    for run in range(2):
-        for client, first in enumerate([0, 9, 13]):
-            own = batch[run, client] + first
-            each = vmap(grad(lambda x, z, y: (z @ x - y) ** 2 / 2), (None, 0, 0))(
-                parameters[run, client], rows[own], targets[own]
-            )
-            clipped = each * (limits[run] / each.norm(dim=1)).clamp(max=1.0).unsqueeze(1)
-            torch.testing.assert_close(found[run, client], clipped.mean(0), rtol=0, atol=1e-12)

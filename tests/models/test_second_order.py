@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpfl_cli.models import records
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.curvature import Curvature, largest_eigenvalue
 from dpfl_cli.models.losses import SQUARED
@@ -106,27 +105,6 @@ def test_damped_solves_and_eigenvalues_equal_dense_matrices(
                 np.testing.assert_allclose(
                     float(opened(largest)[run, client]), top, rtol=1e-9, atol=1e-12
                 )
-
-
-@each_model
-@each_kind
-def test_a_run_and_a_block_get_the_same_bits_in_any_company(
-    name: str, kind: Curvature, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes, index = [7, 1, 0, 3, 40, 7], [0, 1, 0, 1, 0]
-    values, right, damping, bound = operands(MODELS[name](sizes, index))
-
-    def solved(runs: list[int]) -> Tensor:
-        objective = MODELS[name](sizes, [index[run] for run in runs])
-        return opened(
-            objective.damped_solve(values[runs], right[runs], damping[runs], kind, bound[runs])
-        )
-
-    together = solved([0, 1, 2, 3, 4])
-    assert torch.equal(solved([2]), together[[2]])
-    assert torch.equal(solved([4, 2]), together[[4, 2]])
-    monkeypatch.setattr(records, "CPU_BLOCK", 1)  # one client at a time
-    assert torch.equal(solved([0, 1, 2, 3, 4]), together)
 
 
 @each_model

@@ -255,15 +255,6 @@ def test_a_record_that_is_not_finite_counts_as_zero_where_it_is_clipped_and_show
     assert not opened(objective.clipped_gradient(diverged, clip_norm).values).any()
 
 
-def test_clipped_means_stay_in_the_ball() -> None:
-    objective = make_objective([40, 1, 3], [0, 0], features=30, bias=True)
-    bound = torch.tensor([1e-3, 0.7])
-    bounded = objective.clipped_gradient(client_values(100 * points(objective)), bound)
-    norms = opened(bounded.values).double().norm(dim=-1)
-    assert bool((norms <= bound.unsqueeze(1) * (1 + 1e-5)).all())
-    assert float(norms[0, 1]) == pytest.approx(1e-3, rel=1e-5)  # one record, clipped
-
-
 @pytest.mark.parametrize("most", [None, 2, 100])
 def test_metrics_equal_explicit_loops(most: int | None) -> None:
     objective = make_objective(
@@ -367,18 +358,6 @@ def test_initial_values() -> None:
         ).initial(Streams([4]))
         assert torch.equal(values[1:], alone)
         assert float(values.std()) == pytest.approx(deviation, rel=0.1)
-
-
-def test_local_descent_and_the_regulariser() -> None:
-    objective = make_objective([4, 3], [0], precision="float64", l2=0.5)
-    start = points(objective)[:, 0]
-    rate = torch.tensor([0.1], dtype=torch.float64)
-    values = start.unsqueeze(1).repeat(1, 2, 1)
-    for _ in range(3):
-        data = make_objective([4, 3], [0], precision="float64").gradient(client_values(values))
-        values = values - 0.1 * (opened(data) + objective.regulariser_gradient(values))
-    update = opened(objective.local_descent(start, rate, 3))
-    torch.testing.assert_close(update, values - start.unsqueeze(1), rtol=1e-10, atol=1e-12)
 
 
 def test_a_regulariser_or_loss_of_ones_own_is_what_steps_are_taken_by() -> None:
