@@ -217,15 +217,17 @@ def _export(args: Namespace) -> int:
     if kind not in (".csv", ".json", ".parquet"):
         raise ConfigError(f"{path}: cannot be written as {kind}; write .csv, .json or .parquet")
     found = load(chosen(args.runs), ROWS, args.runs)
-    ids = {record.id for record in narrowed(found, args.where)}
-    if not ids:
+    wanted = {*narrowed(found, args.where)}
+    if not wanted:
         _say_none(args)
         return 0
     import pandas as pd
 
-    records = load(own_store().all(), ROWS) if args.runs else found  # all have a say in the columns
+    # all have a say in the columns; a run may be of another store, under an id that is in both
+    records = dict.fromkeys([*(load(own_store().all(), ROWS) if args.runs else ()), *found])
     frame = pd.DataFrame([row for record in records for row in _rounds(record)], dtype=object)
-    frame = frame.where(frame.notna(), None)[frame["run"].isin(ids)]
+    shown = [record in wanted for record in records for _ in record.rows]
+    frame = frame.where(frame.notna(), None)[shown]
     if kind == ".json":
         payload = json.dumps(frame.to_dict("records"), indent=2).encode()
     elif kind == ".csv":
@@ -308,6 +310,10 @@ def _prune(args: Namespace) -> None:
         ids = store.unfinished()  # others there are folders of running workers
     else:  # a damaged run can be deleted by name
         found = chosen(args.runs)
+        if other := [one.folder for one in found if one.folder.parent != store.runs]:
+            raise ConfigError(
+                f"{other[0]}: of another store; prune deletes nothing outside {store.runs}"
+            )
         if args.where:
             found = load(found, RESULT, args.runs)
         ids = [record.id for record in narrowed(found, args.where)]

@@ -223,6 +223,8 @@ def test_a_pivot_averages_seeds_only(grid: list[str], capsys: pytest.CaptureFixt
     assert [(cell["algorithm"], cell["dp.epsilon"], cell["seeds"]) for cell in cells] == [
         (method, epsilon, "2") for method in ("fedgd", "fednew") for epsilon in ("2.0", "8.0")
     ]
+    twice = dpfl(capsys, *words, "--cols", "dp.epsilon", "--csv", grid[0], grid[0][:9])
+    assert [cell["seeds"] for cell in csv.DictReader(io.StringIO(twice))] == ["1"]
     values = [run["distance"] for run in listed(capsys, "--where", "dp.epsilon=2")]
     assert float(cells[0]["mean"]) == pytest.approx(sum(values[:2]) / 2)
     for form, said in (("--latex", r"$\pm$"), ("--markdown", "| fednew |"), ("--csv", "mean")):

@@ -1078,8 +1078,11 @@ def test_an_archive_is_taken_by_another_store(
     file = str(tmp_path / "new" / "runs.tar.xz")
     assert dpfl(capsys, "runs", "export", "--archive", file)[0] == 0
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "elsewhere"))
+    assert len(dpfl(capsys, "runs", "export", str(folder))[1].splitlines()) == 6  # not here yet
     for became in ("taken", "here already"):
         assert dpfl(capsys, "runs", "import", file)[:2] == (0, f"{file}: 1 {became}\n")
+    code, _, err = dpfl(capsys, "runs", "prune", str(folder), "--yes")
+    assert (code, "of another store; prune deletes nothing outside" in err) == (2, True)
     assert "finished before" in dpfl(capsys, "run", *SMALL)[1]
     code, _, err = dpfl(capsys, "runs", "import", str(folder / "metrics.csv"))
     assert code == 2
@@ -1114,7 +1117,9 @@ def test_an_archive_says_how_many_failed_runs_it_leaves_out(
     with monkeypatch.context() as patch:
         patch.setattr("dpfl_cli.algorithms.fedavg.FedAvg.round", lambda *_: 1 / 0)
         assert dpfl(capsys, "run", *SMALL, "algorithm=fedavg")[0] == 3
-    assert dpfl(capsys, "run", *SMALL)[0] == 0
+    assert dpfl(capsys, "run", *SMALL, "algorithm=fedavg", "seed=1")[0] == 0
+    # a metric that the failed one came to no round of
+    assert dpfl(capsys, "runs", "compare", "--metric", "clipped_fraction")[0] == 0
     file = tmp_path / "runs.tar.xz"
     code, out, _ = dpfl(capsys, "runs", "export", "--archive", str(file))
     assert (code, out) == (0, f"left out, as they failed: 1\n1 runs in {file}\n")
