@@ -122,7 +122,7 @@ def _epsilon(records: Sequence[RunRecord]) -> str:
     reports = [record.result["privacy"] for record in records]
     known = (one["epsilon"] for one in reports if one["epsilon"] is not None)
     found = {
-        f"{rounded_up(one, 2 - math.floor(math.log10(one))) if 0 < one < math.inf else one:.3g}"
+        f"{one and rounded_up(one, 2 - math.floor(math.log10(one))):.3g}"  # to three digits
         for one in known
     }
     if not found:

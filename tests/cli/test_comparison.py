@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import matplotlib.figure
@@ -80,7 +81,7 @@ def test_every_key_that_varies_is_named_and_what_only_follows_is_not() -> None:
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_plot_averages_seeds_only_and_says_what_it_leaves_out(
-    seeds: int, monkeypatch: pytest.MonkeyPatch, printed
+    seeds: int, monkeypatch: pytest.MonkeyPatch, printed, listed
 ) -> None:
     drawn = []
     monkeypatch.setattr(
@@ -102,6 +103,9 @@ def test_a_plot_averages_seeds_only_and_says_what_it_leaves_out(
             assert label.endswith("1 seed" if seeds == 1 else "2 seeds")
         assert len(axis.collections) == (0 if seeds == 1 else curves)
         sizes = [abs(number) for line in axis.lines for number in line.get_ydata()]
+        spent = {float(re.search("ε\xa0=\xa0([\\d.e+]+)", label)[1]) for label in labels}
+        known = [run["epsilon"] for run in listed()]
+        assert all(any(0 <= one / true - 1 < 0.01 for true in known) for one in spent)  # up
         assert axis.get_yscale() == ("log" if max(sizes) > 30 * min(sizes) else "linear")
         title = axis.get_title()
         assert title.count("only") == (curves == 8)
@@ -230,10 +234,12 @@ def test_a_pivot_averages_seeds_only(grid: list[str], dpfl, printed, listed) -> 
             "epsilon 2.0000 to 8.0000",
             "Guarantee: (epsilon, delta)-DP",
         )
-        for line in told:
+        for line in (*told, "dp.epsilon=2.0"):
             assert (line in shown) is (form != "--csv")
-    code, _, err = dpfl(*words, "--cols", "dp")
-    assert (code, "its runs differ in dp.epsilon; add that to" in err) == (2, True)
+    assert "dp.epsilon=2.0, seed=1 |" in printed(*words, "--cols", "dp.epsilon,seed", "--markdown")
+    for cols, why in (("dp", "differ in dp.epsilon; add that to"), ("algorithm", "listed twice")):
+        code, _, err = dpfl(*words, "--cols", cols)
+        assert (code, why in err) == (2, True)
 
 
 def test_an_export_has_the_columns_of_the_store_and_the_form_of_its_name(
@@ -382,7 +388,10 @@ def test_what_makes_runs_unlike_is_told(printed) -> None:
     unlike = "Runs differ in dp.relation: at an equal epsilon add_or_remove promises less than"
     table = ["runs", "table", "--rows", "algorithm", "--cols", "participation"]
     assert unlike in printed(*table)
-    assert unlike not in printed(*table, "--where", "participation=poisson")
+    for alike in ("poisson", "full"):
+        shown = printed(*table, "--where", f"participation={alike}")
+        assert "Runs differ" not in shown
+        assert f"│ participation={alike} " in shown.replace("┃", "│")
     free = ["run", *SMALL, "algorithm=fedavg", "dp=none"]
     assert "clipped too" not in printed(*free)
     told = printed(*free, "algorithm.clip_norm=0.25")

@@ -670,6 +670,8 @@ def test_runs_account_and_prune(tmp_path: Path, dpfl, printed) -> None:
     out = printed("account", first, second)
     for name in ("gdp", "rdp", "zcdp", "pld", "joint_gaussian", "pure"):
         assert name in out
+    assert re.search(r"release update: 4 x gaussian per \w+, noise multiplier .*, sensitivity", out)
+    assert "covered: a choice among" not in out
     out = printed("runs", "compare", first, second)
     assert "fedavg" in out
     plot = Path(out.strip().splitlines()[-1])
@@ -706,7 +708,7 @@ def test_outputs_are_in_a_folder(words: list[str], expected: int, tmp_path: Path
     code, out, err = dpfl(*words)
     assert (code, len(err.splitlines()) <= 1) == (expected, True)
     assert ("cannot be written, for it is a file" in out + err) == (code == 2)
-    assert ("fedexp/table4 " in out) == (code == 0)
+    assert ("minutes on two cores\n" in out) == ("\nfedexp/table4 " in out) == (code == 0)
 
 
 def test_what_is_published_is_held_against_what_is_declared(dpfl, tmp_path: Path) -> None:
