@@ -30,3 +30,15 @@ def printed(dpfl) -> Callable[..., str]:
         return out
 
     return called
+
+
+@pytest.fixture
+def refused(dpfl) -> Callable[..., str]:
+    """The one line that a command says where it is wrong use."""
+
+    def called(*words: str) -> str:
+        code, _, err = dpfl(*words)
+        assert (code, err.count("\n")) == (2, 1), err
+        return err
+
+    return called
