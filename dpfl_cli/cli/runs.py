@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from dpfl_cli.cli.pricing import distinct
 from dpfl_cli.cli.selection import (
     Needs,
     cell_of,
@@ -114,7 +115,7 @@ def execute(args: Namespace) -> int:
 def _wanted(args: Namespace, needs: Needs) -> list[RunRecord]:
     """The runs that are asked for; says so where there are none."""
     found = load(chosen(args.runs), needs, args.runs)
-    records = narrowed(found, args.where)
+    records = distinct(narrowed(found, args.where))  # a copy in another store is no second seed
     if not records:
         _say_none(args)
     return records
@@ -147,7 +148,7 @@ def _list(args: Namespace) -> None:
     found = chosen(args.runs)
     content_decides = args.all or args.json or args.where or args.sort
     read = load(found if content_decides else found[-LISTED:], RESULT, args.runs)
-    records = narrowed(read, args.where, args.sort)
+    records = distinct(narrowed(read, args.where, args.sort))
     count = len(records if content_decides else found)
     if args.json:
         print(json.dumps([row_of(record) for record in records], indent=2))

@@ -969,6 +969,8 @@ def test_an_archive_is_taken_by_another_store(
     assert len(printed("runs", "export", str(folder)).splitlines()) == 6  # not here yet
     for became in ("taken", "here already"):
         assert dpfl("runs", "import", file)[:2] == (0, f"{file}: 1 {became}\n")
+    table = ["runs", "table", "--rows", "algorithm", "--cols", "dp", "--csv"]
+    assert ",,1,1," in printed(*table, str(folder), folder.name)  # a seed, and no spread
     err = refused("runs", "prune", str(folder), "--yes")
     assert "of another store; prune deletes nothing outside" in err
     assert "finished before" in printed("run", *SMALL)
