@@ -26,19 +26,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     target = tmp_path_factory.mktemp("installed")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-    ]
-    subprocess.run(
-        [*command, "--target", str(target), str(source)], check=True, capture_output=True
-    )
+    alone = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    command = [sys.executable, "-m", "pip", "install", *alone, "--target", str(target), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
     return target
 
 
@@ -55,42 +45,25 @@ def test_the_package_works_from_any_folder(installed: Path, tmp_path: Path) -> N
     environment |= {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
     environment["NUMBA_DISABLE_JIT"] = "1"  # nothing is compiled anew for a folder of a few seconds
     where = "import dpfl_cli.config.paths as p; print(p.conf_dir())"
-    shown = subprocess.run(
-        [sys.executable, "-c", where],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert Path(shown.stdout.strip()) == installed / "dpfl_cli" / "conf"
-    words = [
-        "run",
-        "-m",
-        "algorithm=fedexp,fedavg",
-        "dataset.clients=12",
-        "dataset.dimension=5",
-        "rounds=2",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "dpfl_cli.cli.main", *words],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+
+    def printed(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert Path(printed("-c", where).strip()) == installed / "dpfl_cli" / "conf"
+    command = ["-m", "dpfl_cli.cli.main"]
+    small = ["dataset.clients=12", "dataset.dimension=5", "rounds=2"]
+    printed(*command, "run", "-m", "algorithm=fedexp,fedavg", *small)
     assert len(list((tmp_path / "outputs" / "runs").glob("*/result.json"))) == 2
-    listed = subprocess.run(
-        [sys.executable, "-m", "dpfl_cli.cli.main", "reproduce", "--list"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "fedexp/table4" in listed.stdout
+    assert "fedexp/table4" in printed(*command, "reproduce", "--list")
 
 
 def test_the_readme_names_what_there_is() -> None:
@@ -120,19 +93,8 @@ def test_make_help_lists_every_target() -> None:
     shown = subprocess.run(
         ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    wanted = (
-        "setup",
-        "run",
-        "test",
-        "lint",
-        "format",
-        "typecheck",
-        "bench",
-        "reproduce-all",
-        "clean",
-        "help",
-    )
-    assert [name for name in wanted if f"make {name} " not in shown] == []
+    wanted = ["setup", "run", "test", "lint", "format", "typecheck", "bench", "reproduce-all"]
+    assert [name for name in [*wanted, "clean", "help"] if f"make {name} " not in shown] == []
 
 
 def test_an_old_python_is_refused_before_there_is_an_environment(tmp_path: Path) -> None:

@@ -84,13 +84,12 @@ def _worse(records: Sequence[RunRecord]) -> Iterator[str]:
     done = [record for record in records if record.status == "done"]
     quiet = all(record.result["privacy"]["trust"] == "none" for record in done)
     ways: dict[str, list[tuple[float, float]]] = {}  # by the first of LOSSES that a run has
-    for rows in (record.rows for record in done if record.rows):
+    for rows in (record.rows for record in done):
         name = next((one for one in LOSSES if one in rows[0]), None)
-        if name and rows[0]["round"] == 0:
-            last = rows[-1].get(name, inf)  # no cell: not finite
-            ways.setdefault(name, []).append((rows[0][name], last))
+        if name:
+            ways.setdefault(name, []).append((rows[0][name], rows[-1][name]))
     for name, both in ways.items():
-        worse = [(first, last) for first, last in both if last > first]
+        worse = [(first, last) for first, last in both if not last <= first]  # or no number
         if worse:
             first, last = max(worse, key=lambda way: way[1] - way[0])
             which = "" if len(both) == 1 else f" in {len(worse)} of {len(both)} runs"
@@ -104,7 +103,7 @@ def _trivial(records: Sequence[RunRecord]) -> Iterator[str]:
         (record.rows[-1]["accuracy"], share)
         for record in records
         if record.status == "done" and (share := record.result["data"].get("largest_class"))
-        if record.rows and "accuracy" in record.rows[-1]
+        if "accuracy" in record.rows[-1]
     ]
     poor = [share for accuracy, share in known if accuracy <= share]
     if poor:

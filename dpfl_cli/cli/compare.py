@@ -55,10 +55,10 @@ def plot_comparison(
     labels = _labels(settings)
     curves = []  # what the legend says of each; its mean and spread at the rounds that all have
     for group in repetitions(settings):
-        runs = [records[number] for number in group]
+        runs = [run for run in map(records.__getitem__, group) if run.series(name)]
         values = pd.DataFrame([run.series(name) for run in runs]).T.dropna()
         if len(values):
-            seeds = f"{len(group)} seed{'s' if len(group) > 1 else ''}"
+            seeds = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
             label = ", ".join([*labels[group[0]], _epsilon(runs), seeds])
             with np.errstate(all="ignore"):  # of values that are not finite
                 curves.append((label, values.mean(axis=1), values.std(axis=1)))
@@ -122,7 +122,7 @@ def _epsilon(records: Sequence[RunRecord]) -> str:
     reports = [record.result["privacy"] for record in records]
     known = (one["epsilon"] for one in reports if one["epsilon"] is not None)
     found = {
-        f"{rounded_up(one, 2 - math.floor(math.log10(one))) if 0 < one < math.inf else one:.3g}"
+        f"{one and rounded_up(one, 2 - math.floor(math.log10(one))):.3g}"  # to three digits
         for one in known
     }
     if not found:
@@ -135,12 +135,7 @@ def _labels(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """What a curve's legend says of its settings: every key that varies."""
     names = short_names(varying(settings), ["epsilon"])
     return [
-        [
-            text_of(one.get(key))
-            if key in CHOICES
-            else f"{name}={short_text(text_of(one.get(key)))}"
-            for key, name in names.items()
-        ]
+        [_heading(name, short_text(text_of(one.get(key)))) for key, name in names.items()]
         or [str(one["algorithm"])]
         for one in settings
     ]

@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from dpfl_cli.cli.pricing import distinct
 from dpfl_cli.cli.selection import (
     Needs,
     cell_of,
@@ -114,7 +115,7 @@ def execute(args: Namespace) -> int:
 def _wanted(args: Namespace, needs: Needs) -> list[RunRecord]:
     """The runs that are asked for; says so where there are none."""
     found = load(chosen(args.runs), needs, args.runs)
-    records = narrowed(found, args.where)
+    records = distinct(narrowed(found, args.where))  # a copy in another store is no second seed
     if not records:
         _say_none(args)
     return records
@@ -147,7 +148,7 @@ def _list(args: Namespace) -> None:
     found = chosen(args.runs)
     content_decides = args.all or args.json or args.where or args.sort
     read = load(found if content_decides else found[-LISTED:], RESULT, args.runs)
-    records = narrowed(read, args.where, args.sort)
+    records = distinct(narrowed(read, args.where, args.sort))
     count = len(records if content_decides else found)
     if args.json:
         print(json.dumps([row_of(record) for record in records], indent=2))
@@ -217,15 +218,17 @@ def _export(args: Namespace) -> int:
     if kind not in (".csv", ".json", ".parquet"):
         raise ConfigError(f"{path}: cannot be written as {kind}; write .csv, .json or .parquet")
     found = load(chosen(args.runs), ROWS, args.runs)
-    ids = {record.id for record in narrowed(found, args.where)}
-    if not ids:
+    wanted = {*narrowed(found, args.where)}
+    if not wanted:
         _say_none(args)
         return 0
     import pandas as pd
 
-    records = load(own_store().all(), ROWS) if args.runs else found  # all have a say in the columns
+    # all have a say in the columns; a run may be of another store, under an id that is in both
+    records = dict.fromkeys([*(load(own_store().all(), ROWS) if args.runs else ()), *found])
     frame = pd.DataFrame([row for record in records for row in _rounds(record)], dtype=object)
-    frame = frame.where(frame.notna(), None)[frame["run"].isin(ids)]
+    shown = [record in wanted for record in records for _ in record.rows]
+    frame = frame.where(frame.notna(), None)[shown]
     if kind == ".json":
         payload = json.dumps(frame.to_dict("records"), indent=2).encode()
     elif kind == ".csv":
@@ -308,6 +311,10 @@ def _prune(args: Namespace) -> None:
         ids = store.unfinished()  # others there are folders of running workers
     else:  # a damaged run can be deleted by name
         found = chosen(args.runs)
+        if other := [one.folder for one in found if one.folder.parent != store.runs]:
+            raise ConfigError(
+                f"{other[0]}: of another store; prune deletes nothing outside {store.runs}"
+            )
         if args.where:
             found = load(found, RESULT, args.runs)
         ids = [record.id for record in narrowed(found, args.where)]

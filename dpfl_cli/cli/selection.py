@@ -79,14 +79,15 @@ def own_store() -> RunStore:
 
 
 def chosen(names: Sequence[str]) -> list[RunRecord]:
-    """The runs with these names, or all of the store, oldest first; none of their files is read.
+    """The runs with these names, each once, or all of the store, oldest first; none of their files
+    is read.
 
     Raises:
       StoreError: nothing fits a name.
     """
-    named = dict.fromkeys(one for name in names for one in _runs_of(name))
     store = own_store()
-    return [store.match(name) for name in named] if names else store.all()
+    named = (store.match(one) for name in names for one in _runs_of(name))
+    return [*dict.fromkeys(named)] if names else store.all()
 
 
 def load(found: Iterable[RunRecord], needs: Needs, named: Sequence[str] = ()) -> list[RunRecord]:

@@ -262,8 +262,8 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     mean = statistics.fmean(values) if values else 0.0
     text = f"{mean:.4g}" if values else "none"
     if len(values) > 1:
-        spread = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
-        places = 1 - math.floor(math.log10(spread)) if 0 < spread < math.inf else -1
+        spread = statistics.stdev(values)
+        places = 1 - math.floor(math.log10(spread)) if spread else -1
         if 0 < places < 6:  # as many as the spread has with two digits
             text = f"{mean:.{places}f} ± {spread:.{places}f}"
         else:

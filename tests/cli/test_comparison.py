@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import matplotlib.figure
@@ -14,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from dpfl_cli.cli.compare import _best_of
-from dpfl_cli.cli.main import main
 from dpfl_cli.cli.selection import calibrated, repetitions, settings_of, varying
 from dpfl_cli.cli.tables import print_results
 from dpfl_cli.config.component import components
@@ -26,9 +26,10 @@ from dpfl_cli.simulation.store import RunStore
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=3"]
 
 
-def dpfl(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 0
-    return capsys.readouterr().out
+@pytest.fixture
+def listed(printed):
+    """Runs as `dpfl runs list` has them in JSON."""
+    return lambda *words: json.loads(printed("runs", "list", "--json", *words))
 
 
 def test_the_main_job_has_an_epsilon_that_means_something() -> None:
@@ -80,7 +81,7 @@ def test_every_key_that_varies_is_named_and_what_only_follows_is_not() -> None:
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_plot_averages_seeds_only_and_says_what_it_leaves_out(
-    seeds: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    seeds: int, monkeypatch: pytest.MonkeyPatch, printed, listed
 ) -> None:
     drawn = []
     monkeypatch.setattr(
@@ -92,7 +93,7 @@ def test_a_plot_averages_seeds_only_and_says_what_it_leaves_out(
     more = ["algorithm.local_lr=0.001,0.003", "algorithm.local_steps=5,20", "rounds=2,3"]
     for grid, curves in ((words, 4), ([*words, *more], 8)):
         seed = "seed=" + ",".join(map(str, range(seeds)))
-        dpfl(capsys, "run", "-m", "algorithm=fedavg", "dp=cdp", *SMALL[:2], seed, *grid)
+        printed("run", "-m", "algorithm=fedavg", "dp=cdp", *SMALL[:2], seed, *grid)
         figure = drawn.pop()
         (axis,) = figure.axes
         labels = [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()]
@@ -101,28 +102,30 @@ def test_a_plot_averages_seeds_only_and_says_what_it_leaves_out(
             assert all(f"{word.split('.')[1].split('=')[0]}=" in label for word in grid[:4])
             assert label.endswith("1 seed" if seeds == 1 else "2 seeds")
         assert len(axis.collections) == (0 if seeds == 1 else curves)
+        sizes = [abs(number) for line in axis.lines for number in line.get_ydata()]
+        spent = {float(re.search("ε\xa0=\xa0([\\d.e+]+)", label)[1]) for label in labels}
+        known = [run["epsilon"] for run in listed()]
+        assert all(any(0 <= one / true - 1 < 0.01 for true in known) for one in spent)  # up
+        assert axis.get_yscale() == ("log" if max(sizes) > 30 * min(sizes) else "linear")
         title = axis.get_title()
+        assert title.count("only") == (curves == 8)
         assert ("bands" in title) == (seeds > 1)
         assert ("only the best 8 of 32 settings" in title) == (curves == 8)
 
 
 @pytest.fixture
-def grid(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def grid(printed) -> list[str]:
     """Two methods at two epsilons, two seeds each."""
     words = ["algorithm=fedgd,fednew", "dp=cdp", "dp.epsilon=2,8", "seed=0,1", *SMALL]
-    out = dpfl(capsys, "run", "-m", *words, "--quiet")
+    out = printed("run", "-m", *words, "--quiet")
     return [Path(line).name for line in out.splitlines()]
 
 
-def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
-    return json.loads(dpfl(capsys, "runs", "list", "--json", *words))
-
-
 def test_conditions_compare_numbers_and_lists_have_an_order(
-    grid: list[str], capsys: pytest.CaptureFixture[str]
+    grid: list[str], dpfl, printed, listed
 ) -> None:
     def where(*conditions: str) -> list[dict[str, object]]:
-        return listed(capsys, *(word for one in conditions for word in ("--where", one)))
+        return listed(*(word for one in conditions for word in ("--where", one)))
 
     assert len(where("dp.epsilon=8")) == len(where("dp.epsilon=8.00")) == 4
     assert len(where("dp.epsilon>=2", "dp.epsilon<8", "algorithm=fedgd")) == 2
@@ -132,11 +135,11 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
     assert len(where("algorithm!=fednew,scaffold")) == 4
     assert len(where("epsilon=2")) == len(where("epsilon>=8")) == 4  # as printed: 1.9999993
     assert where("dp.epsilon!=2,8") == []
-    found = [run["distance"] for run in listed(capsys, "--sort=-distance")]
+    found = [run["distance"] for run in listed("--sort=-distance")]
     assert found == sorted(found, reverse=True)
-    dpfl(capsys, "run", "rounds=1", "dp=none", "dataset.clients=5", "dataset.dimension=3")
+    printed("run", "rounds=1", "dp=none", "dataset.clients=5", "dataset.dimension=3")
     for sort in ("relative_distance", "-relative_distance"):  # of the last run alone
-        assert "relative_distance" in listed(capsys, f"--sort={sort}")[0]
+        assert "relative_distance" in listed(f"--sort={sort}")[0]
     for wrong in (
         ["--where", "accuracy>80"],
         ["--where", "rounds>x"],
@@ -146,24 +149,24 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
         ["--where", "algorithm=fedgd,fednwe"],
         ["--sort", "accuracy"],
     ):
-        assert main(["runs", "list", *wrong]) == 2
+        assert dpfl("runs", "list", *wrong)[0] == 2
 
 
 def test_a_list_shows_the_newest_runs_says_of_the_others_and_reads_none_of_them(
-    grid: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    grid: list[str], monkeypatch: pytest.MonkeyPatch, dpfl, printed, listed
 ) -> None:
     monkeypatch.setattr("dpfl_cli.cli.runs.LISTED", 3)
     stored = [record.id for record in RunStore(outputs_dir()).all()]
 
     def shown(*words: str) -> tuple[list[str], list[str]]:
-        lines = dpfl(capsys, "runs", "list", *words).splitlines()
+        lines = printed("runs", "list", *words).splitlines()
         return [line.split()[0] for line in lines if line[:12] in grid], lines
 
     found, lines = shown()
     assert found == stored[-3:]
     assert lines[-1].startswith("the newest 3 of 8 runs; the others: --where KEY=VALUE, --sort KEY")
     assert "±" not in "".join(lines)  # of some of the seeds
-    by_distance = [run["run"] for run in listed(capsys, "--sort=-distance")]
+    by_distance = [run["run"] for run in listed("--sort=-distance")]
     assert len(by_distance) == 8
     found, lines = shown("--sort=-distance")
     assert found == by_distance[:3]
@@ -177,18 +180,15 @@ def test_a_list_shows_the_newest_runs_says_of_the_others_and_reads_none_of_them(
     assert "±" in "".join(lines)
 
     (outputs_dir() / "runs" / stored[0] / "result.json").write_text("{")
-    assert main(["runs", "list"]) == 0
-    assert capsys.readouterr().err == ""
-    assert main(["runs", "list", "--all"]) == 0
-    assert f"damaged: {outputs_dir() / 'runs' / stored[0]}" in capsys.readouterr().err
-    assert [run["run"] for run in listed(capsys)] == stored[1:]  # JSON all the same
+    assert dpfl("runs", "list")[::2] == (0, "")
+    code, _, err = dpfl("runs", "list", "--all")
+    assert (code, f"damaged: {outputs_dir() / 'runs' / stored[0]}" in err) == (0, True)
+    assert [run["run"] for run in listed()] == stored[1:]  # JSON all the same
 
 
-def test_a_setting_that_a_run_lacks_is_not_in_its_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    dpfl(capsys, "run", "-m", "algorithm=fednew", "dp=cdp", "algorithm.damping=1,2", *SMALL)
-    dpfl(capsys, "run", "-m", "algorithm=scaffold", "dp=cdp", "algorithm.local_lr=0.1,0.2", *SMALL)
+def test_a_setting_that_a_run_lacks_is_not_in_its_line(printed) -> None:
+    printed("run", "-m", "algorithm=fednew", "dp=cdp", "algorithm.damping=1,2", *SMALL)
+    printed("run", "-m", "algorithm=scaffold", "dp=cdp", "algorithm.local_lr=0.1,0.2", *SMALL)
     texts = {}
     for width in (60, 80):
         console = Console(width=width, file=io.StringIO(), highlight=False)
@@ -202,9 +202,7 @@ def test_a_setting_that_a_run_lacks_is_not_in_its_line(
     assert first.index("relative_") == second.index("distance")
 
 
-def test_tables_show_every_swept_key_and_means_at_any_width(
-    grid: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_show_every_swept_key_and_means_at_any_width(grid: list[str]) -> None:
     records = RunStore(outputs_dir()).all()
     for width in (30, 60, 80, 120, 200):
         console = Console(width=width, file=io.StringIO(), highlight=False)
@@ -216,94 +214,97 @@ def test_tables_show_every_swept_key_and_means_at_any_width(
         assert max(map(len, text.splitlines())) <= width
 
 
-def test_a_pivot_averages_seeds_only(grid: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pivot_averages_seeds_only(grid: list[str], printed, listed, refused) -> None:
     words = ["runs", "table", "--metric", "distance", "--rows", "algorithm"]
-    out = dpfl(capsys, *words, "--cols", "dp.epsilon", "--csv")
+    out = printed(*words, "--cols", "dp.epsilon", "--csv")
     cells = list(csv.DictReader(io.StringIO(out)))
     assert [(cell["algorithm"], cell["dp.epsilon"], cell["seeds"]) for cell in cells] == [
         (method, epsilon, "2") for method in ("fedgd", "fednew") for epsilon in ("2.0", "8.0")
     ]
-    values = [run["distance"] for run in listed(capsys, "--where", "dp.epsilon=2")]
+    twice = printed(*words, "--cols", "dp.epsilon", "--csv", grid[0], grid[0][:9])
+    assert [cell["seeds"] for cell in csv.DictReader(io.StringIO(twice))] == ["1"]
+    values = [run["distance"] for run in listed("--where", "dp.epsilon=2")]
     assert float(cells[0]["mean"]) == pytest.approx(sum(values[:2]) / 2)
     for form, said in (("--latex", r"$\pm$"), ("--markdown", "| fednew |"), ("--csv", "mean")):
-        shown = dpfl(capsys, *words, "--cols", "dp.epsilon", form)
+        shown = printed(*words, "--cols", "dp.epsilon", form)
         assert said in shown
         assert "2.0000" in shown
-        for line in ("epsilon 2.0000 to 8.0000", "Guarantee: (epsilon, delta)-DP"):
+        told = (
+            "deviation over 2 seeds",
+            "epsilon 2.0000 to 8.0000",
+            "Guarantee: (epsilon, delta)-DP",
+        )
+        for line in (*told, "dp.epsilon=2.0"):
             assert (line in shown) is (form != "--csv")
-    assert main([*words, "--cols", "dp"]) == 2
-    assert "its runs differ in dp.epsilon; add that to" in capsys.readouterr().err
+    assert "dp.epsilon=2.0, seed=1 |" in printed(*words, "--cols", "dp.epsilon,seed", "--markdown")
+    for cols, why in (("dp", "differ in dp.epsilon; add that to"), ("algorithm", "listed twice")):
+        err = refused(*words, "--cols", cols)
+        assert why in err
 
 
 def test_an_export_has_the_columns_of_the_store_and_the_form_of_its_name(
-    grid: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    grid: list[str], tmp_path: Path, printed, refused
 ) -> None:
-    heads = {dpfl(capsys, "runs", "export", *run).splitlines()[0] for run in ([], [grid[0]])}
+    heads = {printed("runs", "export", *run).splitlines()[0] for run in ([], [grid[0]])}
     assert len(heads) == 1
     target = tmp_path / "runs.json"
-    dpfl(capsys, "runs", "export", "--output", str(target))
+    printed("runs", "export", "--output", str(target))
     rows = json.loads(target.read_text())
     assert len(rows) == 8 * 4
     assert list(rows[0]) == heads.pop().split(",")
     assert {row["dp.epsilon"] for row in rows} == {2.0, 8.0}
-    dpfl(capsys, "runs", "export", "--output", str(tmp_path / "runs.parquet"))
+    printed("runs", "export", "--output", str(tmp_path / "runs.parquet"))
     frame = pd.read_parquet(tmp_path / "runs.parquet")
     assert list(frame) == list(rows[0])
     assert frame["dp.epsilon"].tolist() == [row["dp.epsilon"] for row in rows]
-    assert main(["runs", "export", "--output", "runs.xlsx"]) == 2
-    assert "write .csv, .json or .parquet" in capsys.readouterr().err
+    err = refused("runs", "export", "--output", "runs.xlsx")
+    assert "write .csv, .json or .parquet" in err
 
 
-def test_what_an_epsilon_means_is_shown_wherever_it_differs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_an_epsilon_means_is_shown_wherever_it_differs(printed) -> None:
     """Also where it follows from another choice."""
     laws = settings([], ["dp=cdp"], ["dp=cdp", "participation=poisson", "participation.cohort=3"])
     assert "dp.relation" not in varying(laws[:2])
     assert "dp.relation" in varying(laws)
     drawn = ["participation=full,poisson", "accountant=rdp", "mechanism.noise_multiplier=1"]
     small = ["dataset.clients=120", *SMALL[1:]]
-    out = dpfl(capsys, "run", "-m", *small, "algorithm=fedavg", "dp=cdp", *drawn)
+    out = printed("run", "-m", *small, "algorithm=fedavg", "dp=cdp", *drawn)
     assert "relation" in out.splitlines()[0]
     assert ", 3 releases; tuning" in out
 
 
-def test_runs_are_found_by_the_names_that_they_were_asked_for_by(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_runs_are_found_by_the_names_that_they_were_asked_for_by(printed) -> None:
     words = ["model=softmax", "dataset=synthetic_alpha_beta", "algorithm=fedavg", "dp=none"]
     small = ["rounds=1", "partitioner.clients=3"]
-    dpfl(capsys, "run", "-m", *words, *small, "partitioner=iid,dirichlet")
+    printed("run", "-m", *words, *small, "partitioner=iid,dirichlet")
     for condition in ("model=softmax", "partitioner=dirichlet", "mechanism=none"):
-        found = dpfl(capsys, "runs", "list", "--where", condition)
+        found = printed("runs", "list", "--where", condition)
         assert found.count("synthetic_alpha_beta") > 0, condition
 
 
 def test_data_are_known_by_the_first_digits_of_their_checksum(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    tmp_path: Path, printed, listed
 ) -> None:
     for size in (6, 9):
         path = tmp_path / f"{size}.npz"
         np.savez(path, features=np.eye(size), targets=np.arange(size) % 2)
         words = ["dataset=arrays", f"dataset.path={path}", "partitioner.clients=2", "dp=none"]
-        dpfl(capsys, "run", *words, "algorithm=fedavg", "rounds=1")
-    one, two = (run["dataset.content.sha256"] for run in listed(capsys, "--all"))
-    table = dpfl(capsys, "runs", "list")
+        printed("run", *words, "algorithm=fedavg", "rounds=1")
+    one, two = (run["dataset.content.sha256"] for run in listed("--all"))
+    table = printed("runs", "list")
     assert f" {one[:12]} " in table
     assert one[:13] not in table
     for digits in (8, 12, 64):
         for sign, wanted in (("=", one), ("!=", two)):
-            (found,) = listed(capsys, "--where", f"dataset.content.sha256{sign}{one[:digits]}")
+            (found,) = listed("--where", f"dataset.content.sha256{sign}{one[:digits]}")
             assert found["dataset.content.sha256"] == wanted
 
 
-def test_what_a_partitioner_leaves_out_or_deals_anew_is_said(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_a_partitioner_leaves_out_or_deals_anew_is_said(tmp_path: Path, printed) -> None:
     words = ["dataset=synthetic_alpha_beta", "model=softmax", "algorithm=fedavg", "dp=none"]
     run = ["run", *words, "rounds=1"]
-    assert "The records come" not in dpfl(capsys, *run, "partitioner=natural")
-    anew = dpfl(capsys, *run, "partitioner=iid", "partitioner.clients=3")
+    assert "The records come" not in printed(*run, "partitioner=natural")
+    anew = printed(*run, "partitioner=iid", "partitioner.clients=3")
     assert "partitioner=iid deals them anew to 3 others (partitioner=natural keeps theirs)" in anew
     words = [*words[:-1], "dp=cdp", "partitioner.clients=3"]
     told = "the 100 clients that the records come with: protected are the 3 that partitioner=iid"
@@ -315,20 +316,20 @@ def test_what_a_partitioner_leaves_out_or_deals_anew_is_said(
         paths.append(str(tmp_path / f"{size}.npz"))
         np.savez(paths[-1], features=np.eye(size), targets=np.arange(size) % 2)
     grid = ["dataset=arrays", f"dataset.path={','.join(paths)}", "partitioner.records_per_client=2"]
-    both = dpfl(capsys, "run", "-m", *words[1:], *grid, "partitioner.clients=2", "rounds=1")
+    both = printed("run", "-m", *words[1:], *grid, "partitioner.clients=2", "rounds=1")
     assert "deals 4 of 6 records" in both
     assert "deals 4 of 9 records" in both
     few = ["partitioner=dirichlet", "partitioner.clients=3", "partitioner.records_per_client=5"]
-    assert "partitioner=dirichlet deals 15 of " in dpfl(capsys, *run, *few)
+    assert "partitioner=dirichlet deals 15 of " in printed(*run, *few)
 
 
 def test_a_method_is_found_by_the_name_it_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, dpfl, printed, listed
 ) -> None:
     """Tables name a run by the preset that it equals, and `fedavg` of one whole step is `fedgd`."""
     steps = ["algorithm=fedavg", "algorithm.local_lr=1", "algorithm.local_steps=5,1", "dp=cdp"]
-    dpfl(capsys, "run", "-m", *steps, *SMALL, "--quiet")
-    found = listed(capsys, "--where", "algorithm=fedavg")
+    printed("run", "-m", *steps, *SMALL, "--quiet")
+    found = listed("--where", "algorithm=fedavg")
     for condition, says in (
         (
             "algorithm=fedavg",
@@ -336,30 +337,30 @@ def test_a_method_is_found_by_the_name_it_was_asked_for(
         ),
         ("algorithm=fedgd,fedexp", "no run has fedexp"),
     ):
-        assert main(["runs", "prune", "--where", condition]) == 0
-        assert says in capsys.readouterr().err
+        code, _, err = dpfl("runs", "prune", "--where", condition)
+        assert (code, says in err) == (0, True)
     assert [run["algorithm"] for run in found] == ["fedavg", "fedgd"]
-    assert len(listed(capsys, "--where", "algorithm=fedgd")) == 1
+    assert len(listed("--where", "algorithm=fedgd")) == 1
     pivot = ["runs", "table", "--rows", "algorithm", "--cols", "algorithm.local_steps"]
-    (title, _, header, *_) = dpfl(capsys, *pivot, "--markdown").splitlines()
+    (title, _, header, *_) = printed(*pivot, "--markdown").splitlines()
     assert title.startswith("relative_distance by algorithm.local_steps; mean ± standard deviation")
     steps = [f" algorithm.local_steps={number} " for number in (1, 5)]
     assert header.split("|")[2:4] == steps  # not in the order of their rows
     softmax = ["dataset=synthetic_alpha_beta", "model=softmax", "model.bias=true,false"]
-    dpfl(capsys, "run", "-m", *softmax, "rounds=1", "dp=none", "--quiet")
-    assert len(listed(capsys, "--where", "model=softmax")) == 2
+    printed("run", "-m", *softmax, "rounds=1", "dp=none", "--quiet")
+    assert len(listed("--where", "model=softmax")) == 2
 
 
-def test_a_table_takes_the_best_of_what_was_tried(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_takes_the_best_of_what_was_tried(printed, listed) -> None:
     """By the mean over seeds; where a run of one has no value, only if no other has all."""
     grid = ["algorithm=fedavg,fedexp", "algorithm.local_lr=0.01,0.3", "seed=0,1", "dp=cdp"]
-    dpfl(capsys, "run", "-m", *grid, *SMALL, "--quiet")
+    printed("run", "-m", *grid, *SMALL, "--quiet")
     words = ["runs", "table", "--rows", "algorithm", "--cols", "dp", "--best", "algorithm.local_lr"]
-    header, *lines = dpfl(capsys, *words, "--csv").splitlines()
+    header, *lines = printed(*words, "--csv").splitlines()
     columns = "algorithm,dp,metric,algorithm.local_lr,mean,std,seeds,runs,epsilon_spent,delta,tried"
     assert header == columns
     for method, _, _, rate, mean, *_, tried in [line.split(",") for line in lines]:
-        runs = [run for run in listed(capsys) if run["algorithm.name"] == method]
+        runs = [run for run in listed() if run["algorithm.name"] == method]
         found = {
             rate: np.mean(
                 [one["relative_distance"] for one in runs if one["algorithm.local_lr"] == rate]
@@ -368,10 +369,10 @@ def test_a_table_takes_the_best_of_what_was_tried(capsys: pytest.CaptureFixture[
         }
         assert (float(rate), tried) == (min(found, key=found.__getitem__), "2")
         assert float(mean) == pytest.approx(min(found.values()))
-    shown = dpfl(capsys, *words, "--markdown")
+    shown = printed(*words, "--markdown")
     assert "covered by no epsilon" in shown
     assert f"({lines[0].split(',')[3]}) |" in shown
-    assert "flatters" not in dpfl(capsys, *words, "--markdown", "--where", "algorithm.local_lr=0.3")
+    assert "flatters" not in printed(*words, "--markdown", "--where", "algorithm.local_lr=0.3")
     cells = pd.DataFrame(
         {"lr": ["a", "b"], "mean": [9.0, 1.0], "seeds": [1, 2], "runs": [2, 2], "text": ["9", "1"]}
     ).assign(algorithm="x")
@@ -379,31 +380,34 @@ def test_a_table_takes_the_best_of_what_was_tried(capsys: pytest.CaptureFixture[
     assert best["text"].tolist() == ["1 (b)"]
 
 
-def test_what_makes_runs_unlike_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_runs_unlike_is_told(printed) -> None:
     """Relations that promise unlike things at one epsilon, and a baseline that was clipped."""
     drawn = ["participation=poisson", "participation.cohort=6", "dp.relation=add_or_remove"]
-    dpfl(capsys, "run", *SMALL, "algorithm=fedavg", "dp=cdp", *drawn, "accountant=pld")
-    dpfl(capsys, "run", *SMALL, "algorithm=fedavg", "dp=cdp")
+    printed("run", *SMALL, "algorithm=fedavg", "dp=cdp", *drawn, "accountant=pld")
+    printed("run", *SMALL, "algorithm=fedavg", "dp=cdp")
     unlike = "Runs differ in dp.relation: at an equal epsilon add_or_remove promises less than"
     table = ["runs", "table", "--rows", "algorithm", "--cols", "participation"]
-    assert unlike in dpfl(capsys, *table)
-    assert unlike not in dpfl(capsys, *table, "--where", "participation=poisson")
+    assert unlike in printed(*table)
+    for alike in ("poisson", "full"):
+        shown = printed(*table, "--where", f"participation={alike}")
+        assert "Runs differ" not in shown
+        assert f"│ participation={alike} " in shown.replace("┃", "│")
     free = ["run", *SMALL, "algorithm=fedavg", "dp=none"]
-    assert "clipped too" not in dpfl(capsys, *free)
-    told = dpfl(capsys, *free, "algorithm.clip_norm=0.25")
+    assert "clipped too" not in printed(*free)
+    told = printed(*free, "algorithm.clip_norm=0.25")
     assert "Runs without privacy were clipped too (algorithm.clip_norm=0.25)" in told
 
 
 def test_unlike_limits_of_methods_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed
 ) -> None:
     line = "Methods differ in algorithm.clip_norm: 3 of fedavg, 0.3 of fedexp."
     words = ["run", "-m", "algorithm=fedavg,fedexp", "dp=cdp", *SMALL]
-    assert line in dpfl(capsys, *words)
+    assert line in printed(*words)
     table = ["runs", "table", "--rows", "algorithm", "--cols", "dp"]
-    assert line in dpfl(capsys, *table)
-    (header, row, _) = dpfl(capsys, *table, "--csv").splitlines()
+    assert line in printed(*table)
+    (header, row, _) = printed(*table, "--csv").splitlines()
     assert header == "algorithm,dp,metric,mean,std,seeds,runs,epsilon_spent,delta"
     assert row.startswith("fedavg,cdp,relative_distance,")
-    assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=0.3,3")
-    assert "Methods differ" not in dpfl(capsys, *words, "algorithm.clip_norm=1")
+    assert "Methods differ" not in printed(*words, "algorithm.clip_norm=0.3,3")
+    assert "Methods differ" not in printed(*words, "algorithm.clip_norm=1")
