@@ -138,8 +138,8 @@ class _Drawing:
         # axis titles stand at the left and below the last of every column
         across = spec.x_title or self._axis_title([spec.x])
         for column in axes.T:
-            *_, last = (axis for axis in column if axis.get_visible())
-            last.set_xlabel(textwrap.fill(across, letters))
+            for last in [axis for axis in column if axis.get_visible()][-1:]:
+                last.set_xlabel(textwrap.fill(across, letters))
         up = [spec.y] if spec.kind == "heatmap" else self.values("measure")
         for first, *_ in axes:
             first.set_ylabel(spec.y_title or self._axis_title(up))

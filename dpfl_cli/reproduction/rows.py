@@ -187,7 +187,7 @@ class Rows:
 
     def ranked(self, measure: str, *over: str, **labels: Any) -> pd.Series:
         """A measure's means over seeds by labels in which its cells differ, the best first; last
-        those that are unknown for a seed.
+        those that are unknown for a seed, as long as one is known.
         """
         rows, _ = self._found(measure, labels, math.inf)
         found = self.frame.iloc[rows]
@@ -197,6 +197,9 @@ class Rows:
             found = found.assign(value=means).drop_duplicates([*over])
         rising = self.measures[measure].better == "lower"
         ranked = found.sort_values("value", ascending=rising, kind="stable")
+        if math.isnan(ranked["value"].iloc[0]):
+            note = ranked["note"].iloc[0] or "unknown"
+            raise Missing(f"no number for {_words(measure, labels)}: {note}")
         return ranked.set_index([*over])["value"]
 
     def best(self, measure: str, *over: str, **labels: Any) -> Any:

@@ -23,7 +23,7 @@ from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, OTHERS_CHOOSE
 from dpfl_cli.papers.scaffnew.clip_norm import GROUPS, fig5
 from dpfl_cli.papers.scaffnew.iterations import fig3
 from dpfl_cli.papers.scaffnew.local_steps import fig2
-from dpfl_cli.reproduction.api import Artifact, Rows, Size
+from dpfl_cli.reproduction.api import Artifact, Missing, Rows, Size
 from dpfl_cli.reproduction.grid import cells
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import table
@@ -79,6 +79,9 @@ def test_of_several_seeds_the_best_is_that_of_the_mean_and_no_lucky_one() -> Non
     assert list(rows.ranked("error", "tau").index) == [1, 2, 3]
     first, second = (one.best("error", "tau") for one in rows.by_seed())
     assert (rows.best("error", "tau"), first, second) == (1, 3, 1)
+    unknown = replace(rows, frame=rows.frame.assign(value=math.nan, note="no run ended"))
+    with pytest.raises(Missing, match=r"no number for error\(\): no run ended"):
+        unknown.best("error", "tau")
 
 
 @pytest.mark.parametrize(

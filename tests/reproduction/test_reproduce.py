@@ -21,6 +21,7 @@ import pytest
 import dpfl_cli as dpfl
 from dpfl_cli import papers
 from dpfl_cli.algorithms.fedavg import FedAvg
+from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import ConfigError, DataError, StoreError
 from dpfl_cli.reproduction import judge as judging
@@ -52,7 +53,7 @@ from dpfl_cli.reproduction.api import (
 )
 from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import cells, commands, requests, with_seeds
-from dpfl_cli.reproduction.judge import PRINTED, beside, judge, numbers_line
+from dpfl_cli.reproduction.judge import NOT_RUN, PRINTED, beside, judge, numbers_line
 from dpfl_cli.reproduction.layout import numbers_table, page
 from dpfl_cli.reproduction.paper_numbers import NUMBERS
 from dpfl_cli.reproduction.published import check_published, publish_artifact
@@ -97,6 +98,23 @@ def rows(outputs: Path) -> Rows:
     return from_csv(
         ONE, {name: (folder / name).read_text() for name in ("table.csv", "series.csv")}
     )
+
+
+def test_where_every_run_fails_there_is_a_page_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any) -> None:
+        raise RuntimeError
+
+    for method in (FedAvg, FedExp):
+        monkeypatch.setattr(method, "round", fail)
+    (made,) = reproduce([ONE], tmp_path, quiet=True)
+    assert len(made.gaps) == 18
+    assert (made.folder / "figure.png").is_file()
+    assert {one.id: one.finding for one in made.verdicts}["better"] == NOT_RUN
+    text = (made.folder / "table.md").read_text()
+    assert "**Incomplete**: run " in text
+    assert "| DP-FedAvg | – (no run ended) | – (no run ended) | – (no run ended) |" in text
 
 
 def test_rows_are_what_the_runs_say(outputs: Path, rows: Rows) -> None:
