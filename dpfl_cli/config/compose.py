@@ -41,6 +41,8 @@ OF_HYDRA = {  # what it says -> what a user can do
     r"delete from config\. '([^']+)' does not exist": "~{0}: there is no such option to drop",
     r"The value of '([^']+)' is .+ and not": "~{0}: it has another value; set it by {0}=VALUE",
     r"delete '([^']+)'\. No match": "~{0}: there is no such choice to drop",
+    r"Missing mandatory value: \S+\s+full_key: (\S+)": "{0}: it has no default; write {0}=VALUE, "
+    "or give it one in the class of its settings",
 }
 
 RESOLVERS: dict[str, Callable[..., Any]] = {

@@ -644,3 +644,8 @@ class TestPrice:
             assert accountant(name).epsilon(again, DELTA) == accountant(name).epsilon(
                 composed, DELTA
             )
+
+
+def test_a_kind_that_nobody_knows_is_named() -> None:
+    with pytest.raises(PrivacyError, match="kind 'skellam' is not known: write gaussian or pure"):
+        type(accountant("zcdp")).knows("skellam")
