@@ -44,6 +44,8 @@ OF_HYDRA = {  # what it says -> what a user can do
     r"(?s)(?:argument|parameters) '([^']*)'.*--multirun": (
         "{0}: several values make a grid; add -m to dpfl run, elsewhere give one"
     ),
+    r"Missing mandatory value: \S+\s+full_key: (\S+)": "{0}: it has no default; write {0}=VALUE, "
+    "or give it one in the class of its settings",
 }
 
 RESOLVERS: dict[str, Callable[..., Any]] = {

@@ -76,6 +76,8 @@ class Accountant(ABC):
     @classmethod
     def knows(cls, kind: str) -> bool:
         """Whether it can price releases of this kind."""
+        if kind not in KINDS:
+            raise PrivacyError(f"a release's kind '{kind}' is not known: write gaussian or pure")
         return hasattr(KINDS[kind], cls.curve)
 
     def supports(self, ledger: Ledger) -> str | None:

@@ -132,6 +132,8 @@ def privacy_report(
     report |= {"epsilon": honest.epsilon, "vacuous": honest.vacuous}
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
+        if honest.reason == "not private":
+            report["guarantee"] = "none: its epsilon is infinite"
     report |= paper_price(plan, ledger)
     # of a method that needs nothing but means: others make of messages what their next ones show;
     # and whose clients' contributions have one bound, which a plugin's need not, nor need the noise

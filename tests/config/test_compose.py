@@ -12,6 +12,7 @@ import yaml
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from dpfl_cli.cli.list import GROUPS, describe, line_of, summary_of
 from dpfl_cli.config.component import SEED, components, lookup
@@ -450,3 +451,9 @@ def test_a_scale_wins_over_a_presets_rounds_and_the_command_over_both() -> None:
     assert rounds("scale=smoke", "+experiment=adaptdp/bank") == 3
     assert rounds("+experiment=adaptdp/bank") == 100
     assert rounds() == 50
+
+
+def test_an_option_without_a_default_is_named_with_what_to_write() -> None:
+    config = OmegaConf.create({"algorithm": {"clip_norm": "???"}})
+    with pytest.raises(ConfigError, match=r"algorithm.clip_norm: it has no default; write "):
+        plain(config)

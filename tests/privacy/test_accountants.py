@@ -571,3 +571,8 @@ class TestPrice:
         assert found["pld"].reason is not None
         assert "500" in found["pld"].reason
         assert found["pure"].vacuous is False
+
+
+def test_a_kind_that_nobody_knows_is_named() -> None:
+    with pytest.raises(PrivacyError, match="kind 'skellam' is not known: write gaussian or pure"):
+        type(accountant("zcdp")).knows("skellam")

@@ -616,3 +616,9 @@ def test_every_place_that_shows_an_epsilon_says_what_is_nominal(
     assert "noise by lemma1 (v=3); dp.epsilon=3.3; lemma1 is proved from v=2.2777 on" in proved
     assert "nominal" not in proved
     assert "(vacuous)" in told
+
+
+def test_a_ledger_with_a_release_without_noise_states_no_guarantee() -> None:
+    plan = plan_of(["algorithm=fedavg", "dp=cdp"])
+    bare = Ledger(tuple(replace(entry, parameter=0.0) for entry in plan.ledger().entries))
+    assert privacy_report(plan, bare)["guarantee"] == "none: its epsilon is infinite"
