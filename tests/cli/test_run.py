@@ -58,9 +58,9 @@ def folders(out: str) -> list[Path]:
 def test_of_one_run_it_is_said_whether_its_noise_can_be_taken_off(
     words: list[str], said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ("Noise is of the seed:" in dpfl(capsys, "run", *words, *SMALL)[1]) is said
+    assert ("Whoever knows the seed" in dpfl(capsys, "run", *words, *SMALL)[1]) is said
     _, out, _ = dpfl(capsys, "run", "-m", *words, *SMALL, "seed=1,2")  # whose models are not kept
-    assert "Noise is of the seed" not in out
+    assert "Whoever knows the seed" not in out
 
 
 def test_runs_that_noise_has_spoilt_say_so(capsys: pytest.CaptureFixture[str]) -> None:
