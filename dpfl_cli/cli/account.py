@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--together",
         action="store_true",
-        help="what the runs released in all, as where one is chosen among them",
+        help="price all that the runs released as one, also where one of them is chosen",
     )
 
 

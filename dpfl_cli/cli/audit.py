@@ -23,30 +23,37 @@ NAMES = {
     "threshold": "best threshold (Clopper-Pearson)",
 }
 DESCRIPTION = """\
-A run is made many times over with a canary in it, the worst client (or record), which a fair coin
-puts on one side or the other (+C and -C under replace_one, C and nothing otherwise). The adversary
-knows all other data and sees what the receiver sees: every message under local trust, the noisy
-mean under central trust and secure aggregation, and not who or which records were drawn. Its scores
-give lower bounds on epsilon, beside what the run claims."""
+Lower bounds on a run's epsilon, beside what the run claims.
+
+The run is made many times with a canary in it: the worst client (or record), which a fair coin puts
+on one side or the other (+C or -C under replace_one, C or nothing otherwise). An adversary scores
+every run. It knows all other data and sees what the receiver sees: every message under local trust,
+the noisy mean under central trust and secure aggregation, but not which clients or records were
+drawn. The bounds follow from the scores."""
 EPILOG = """\
-gaussian is given where all noise is Gaussian and nothing is drawn, and is nearly tight; the others
-hold for any mechanism and are loose. Canaries are put in after clipping: `dpfl audit` tries noise,
-relation, calibration and accountant, not what computes the values.
+Bounds: gaussian is nearly tight, but needs noise that is all Gaussian, with nothing drawn. The
+others hold for any mechanism and are loose.
+
+Canaries are put in after clipping. `dpfl audit` therefore tests noise, relation, calibration and
+accountant, but not the code that computes the values; `dpfl check` is for that.
 
 example: dpfl audit algorithm=fedavg dp=cdp dp.epsilon=4 dp.delta=1e-5 rounds=3
 
-Kept in outputs/audits/ID/{result.json, scores.csv, scores.png, scores.pdf}, and read there the next
-time.
-Exit codes: 0 no bound of 99.9 % is above the claim, 2 wrong use or config, 3 one is."""
+The audit is kept in outputs/audits/ID/ (result.json, scores.csv, scores.png, scores.pdf), and is
+read there the next time.
+Exit codes: 0 no bound of 99.9 % is above the claim, 2 wrong use or config, 3 one is above it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument(
-        "--canaries", type=int, default=1000, help="runs a side, on average (default 1000)"
+        "--canaries", type=int, default=1000, help="runs on each side, on average (default 1000)"
     )
     parser.add_argument(
-        "--confidence", type=float, default=0.95, help="of each bound shown (default 0.95)"
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="confidence of each bound shown (default 0.95)",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
 

@@ -17,8 +17,8 @@ from dpfl_cli.privacy.nominal import proved_from
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.epilog = (
-        "example: dpfl calibrate algorithm=fedexp dp=cdp dp.epsilon=8 dp.delta=1e-5 rounds=50; "
-        "without dp.epsilon, the epsilon of the noise that is set"
+        "example: dpfl calibrate algorithm=fedexp dp=cdp dp.epsilon=8 dp.delta=1e-5 rounds=50. "
+        "Without dp.epsilon it prints the epsilon of the noise that is set."
     )
 
 

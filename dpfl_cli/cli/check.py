@@ -52,12 +52,17 @@ DEGENERATE = {  # `dataset.clients` are records here
     "one record a client": {"dataset.clients": 6, "partitioner.clients": 6},
 }
 EPILOG = """\
-Marks: clients' values keep their mark. Influence: one client's data (or record) changed and the
-releases held fixed, nothing else may change, bit by bit. Sensitivity: random, sign-flipped, huge,
-tiny, zero and duplicate data and gradient ascent move no release further than declared. Ledger:
-every release is charged, as planned. Noise: its variance is the one that is priced.
-A plugin that passed is remembered by the content of its file and by the settings (but for
-numbers) that it was tried with; runs of others say "not checked".
+What is checked:
+  marks        values computed from clients' data keep their mark
+  influence    one client's data (or one record) changed and the releases held fixed, nothing else
+               changes, bit by bit
+  sensitivity  no release moves further than declared, with random, sign-flipped, huge, tiny, zero
+               and duplicate data, and by gradient ascent
+  ledger       every release is charged, as planned
+  noise        its variance is the one that is priced
+
+A plugin that passed is remembered by the content of its file and by the settings it was tried with,
+but for their numbers. Runs of other files or settings say "not checked".
 Exit codes: 0 passed, 2 refused, 3 failed.
 
 examples: dpfl check my_method.py

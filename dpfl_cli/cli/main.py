@@ -24,18 +24,18 @@ from dpfl_cli.config.paths import note_command, own_process
 COMMANDS = {
     "run": "one private federated run, or a grid of them with -m",
     "reproduce": "tables and figures of the papers, beside the papers' own numbers",
-    "report": "what reproduces, as a site that opens from disk: every table, figure and claim",
+    "report": "a site, which opens from disk, of what reproduces: every table, figure and claim",
     "runs": "list, show, compare, export and prune finished runs",
-    "account": "price runs under every accountant that supports their ledger",
+    "account": "the epsilon of finished runs, under every accountant that supports their ledger",
     "calibrate": "the noise that meets a target epsilon, or the epsilon of the noise that is set",
     "audit": "a lower bound on a run's epsilon, from canaries, beside what it claims",
     "calculate": "what a paper's closed forms advise: local steps, iterations, rounds (scaffnew)",
-    "data": "what data there is, and fetching it",
-    "check": "attacks on your own method or model: does it keep what its guarantee says?",
-    "new": "a commented file of your own algorithm, mechanism, model, data set, partitioner or "
-    "artifact, and its test",
+    "data": "the data sets, and how to fetch them",
+    "check": "attacks on your own method or model, to see whether its guarantee holds",
+    "new": "a commented file to begin your own algorithm, mechanism, model, data set, partitioner "
+    "or artifact, and its test",
     "list": "every option of every group, with its parameters",
-    "doctor": "what this machine has and whether dpfl works on it",
+    "doctor": "what this machine has, and whether dpfl works on it",
     "completion": 'shell completion: eval "$(dpfl completion bash)"',
 }
 EXIT_BUG = 1

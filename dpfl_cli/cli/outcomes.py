@@ -48,10 +48,10 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
     cached = sum(outcome.cached for outcome in outcomes)
     if cached:
         which = "This run was" if len(outcomes) == 1 else f"{cached} of {len(outcomes)} runs were"
-        lines.append(f"{which} finished before and not run again (runtime.force=true does).")
+        lines.append(f"{which} finished before: not run again (runtime.force=true does).")
         done = (one for one in outcomes if one.cached and one.plan.runtime.keep_model)
         if any(MODEL not in one.record.result["files"] for one in done):
-            lines.append("Models were not kept then (runtime.force=true keeps them).")
+            lines.append("Models were not kept then (runtime.force=true makes and keeps them).")
     stated = results[0]["privacy"].get("epsilon_paper") if len(results) == 1 else None
     if stated is not None and stated["value"] is not None:
         lines.append(

@@ -38,16 +38,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ARTIFACT | scale=SCALE | seeds=SEEDS",
         help="<paper>/<id>, a paper, all, or a Python file of your own; "
         "scale=smoke|quick|paper (default: quick); seeds=12 (0 to 11) or seeds=5-16 in place of "
-        "the declared ones, for a folder of their own",
+        "the declared ones, into a folder of their own",
     )
     add_plugin_option(parser)
     flags = {
-        "--list": "what there is, with minutes at each scale",
-        "--commands": "the dpfl run lines that the artifacts amount to, and run nothing",
-        "--dry-run": "what would be run and what it costs, and run nothing",
+        "--list": "list all artifacts, with minutes at each scale",
+        "--commands": "print the dpfl run lines that the artifacts amount to; runs nothing",
+        "--dry-run": "print what would be run and what it costs; runs nothing",
         "--quiet": "no progress; only the folders and the report at the end",
-        "--force": "run again what is finished",
-        "--publish": "copy what was finished to the outputs folder's published/, with an index",
+        "--force": "make finished runs again",
+        "--publish": "copy finished artifacts to published/ in the outputs folder, with an index",
     }
     for flag, what in flags.items():
         parser.add_argument(flag, action="store_true", help=what)
@@ -55,16 +55,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--at-most",
         type=float,
         metavar="MINUTES",
-        help="stop after so many minutes, with what is done kept: the same command goes on; "
-        "artifacts in the order of their time, the shortest first, and last those that are timed",
+        help="stop after so many minutes and keep what is done; the same command then goes on. "
+        "Artifacts come shortest first, and last those whose times are measured",
     )
     parser.add_argument(
         "--check-published",
         nargs="?",
         const="",
         metavar="FOLDER",
-        help="hold what is published against its declarations and the recorded findings "
-        "(default: the outputs folder's published/)",
+        help="compare what is published with its declarations and with the recorded findings "
+        "(default: published/ in the outputs folder)",
     )
 
 

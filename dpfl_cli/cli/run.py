@@ -226,7 +226,7 @@ def _privacy(plans: "Sequence[Plan]") -> list[str]:
         aims = {plan.dp.epsilon: plan for plan in plans if plan.dp.trust != "none"}
         named = [f"epsilon {one:g}" for one in sorted(filter(None, aims))]
         aim = f", for {', '.join([*named, *['the noise that is set'] * (None in aims)])}"
-        return [f"privacy: of {len(distinct)} kinds of runs{aim}; `dpfl calibrate` tells of one"]
+        return [f"privacy: of {len(distinct)} kinds of runs{aim}; `dpfl calibrate` prices one"]
     lines = [
         f"privacy: {plan.algorithm.name}, dp={plan.dp.name}: {line}"
         for plan, ledger in distinct.values()

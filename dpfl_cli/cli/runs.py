@@ -45,7 +45,7 @@ def configure(parser: ArgumentParser) -> None:
         for name, (summary, _) in ACTIONS.items()
     }
     parsers.pop("import").add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="of export --archive"
+        "files", type=Path, nargs="+", metavar="FILE", help="made by export --archive"
     )
     for name, action in parsers.items():
         action.add_argument(
@@ -53,23 +53,23 @@ def configure(parser: ArgumentParser) -> None:
             nargs="*",
             metavar="RUN",
             help="ids, beginnings of ids, folders, or an artifact's manifest.json for all of its "
-            f"runs{'' if name == 'prune' else '; none means all'}",
+            f"runs{'' if name == 'prune' else ' (default: all runs)'}",
         )
         action.add_argument(
             "--where",
             action="append",
             default=[],
             metavar="KEY=VALUE",
-            help="only runs of which this holds, as algorithm=fedexp,fedavg (one of them), "
-            "dp.epsilon=8, accuracy>80",
+            help="only runs for which this holds: algorithm=fedexp,fedavg (either of them), "
+            "dp.epsilon=8, accuracy>80; may be given several times",
         )
     parsers["list"].add_argument(
-        "--sort", metavar="KEY", help="in its order; --sort=-KEY: reversed"
+        "--sort", metavar="KEY", help="order runs by this key; --sort=-KEY: descending"
     )
     for flag, about in (
         ("--rows", None),
         ("--cols", None),
-        ("--best", "of these keys the values with the best mean over seeds, in every cell"),
+        ("--best", "in every cell, the values of these keys that have the best mean over seeds"),
     ):
         parsers["table"].add_argument(
             flag,
@@ -83,7 +83,7 @@ def configure(parser: ArgumentParser) -> None:
     for form in FORMS:
         forms.add_argument(f"--{form}", dest="form", action="store_const", const=form)
     for name in ("compare", "table"):
-        parsers[name].add_argument("--metric", help="the metric (default: the first of tables)")
+        parsers[name].add_argument("--metric", help="the metric (default: the first in tables)")
     parsers["compare"].add_argument("--output", type=Path, metavar="FILE", help="a .png or .pdf")
     files = parsers["export"].add_mutually_exclusive_group()
     files.add_argument(
@@ -96,12 +96,12 @@ def configure(parser: ArgumentParser) -> None:
         "--archive",
         type=Path,
         metavar="FILE",
-        help="whole finished runs, as a tar.xz; exit code 3: without damaged ones",
+        help="whole finished runs, as a tar.xz; damaged runs are left out (exit code 3)",
     )
     for name, flag, what in (
-        ("list", "--all", f"more than {LISTED} runs"),
+        ("list", "--all", f"all runs, not only {LISTED}"),
         ("list", "--json", "every key of every run"),
-        ("prune", "--yes", "delete; without it only say what would be"),
+        ("prune", "--yes", "delete; without it, only say what would be deleted"),
         ("prune", "--unfinished", "only checkpoints of interrupted runs"),
     ):
         parsers[name].add_argument(flag, action="store_true", help=what)
@@ -343,12 +343,15 @@ def _prune(args: Namespace) -> None:
 
 
 ACTIONS: dict[str, tuple[str, Callable[[Namespace], int | None]]] = {
-    "list": ("finished runs, the newest last", _list),
+    "list": ("finished runs, newest last", _list),
     "show": ("everything about some runs, as JSON", _show),
     "compare": ("runs side by side: what differs, metrics, epsilon, and their curves", _compare),
-    "table": ("a metric over two kinds of keys, averaged over seeds", _table),
+    "table": ("a metric averaged over seeds, by keys in rows and keys in columns", _table),
     "export": ("all evaluated rounds of the runs in one file, or the runs themselves", _export),
     "import": ("take the runs of archives; finished runs are never replaced", _import),
-    "verify": ("check every file of the runs against its hash; exit code 3: one differs", _verify),
+    "verify": (
+        "check every file of the runs against its hash (exit code 3: a file differs)",
+        _verify,
+    ),
     "prune": ("delete runs, and what interrupted runs left behind", _prune),
 }

@@ -184,7 +184,7 @@ def privacy_of(records: Sequence[RunRecord]) -> list[str]:
     lines += [f"Not covered: see `dpfl account {one.id}`." for one in kept[:1]]
     if any(one.config["dp"].get("noise") == "seeded" for one in kept):
         lines.append(
-            "Noise is of the seed: whoever knows it can take it off; dp.noise=secret to publish."
+            "Whoever knows the seed can take the noise off: dp.noise=secret for a published model."
         )
     return lines
 

@@ -54,9 +54,9 @@ def folders(out: str) -> list[Path]:
 def test_of_one_run_it_is_said_whether_its_noise_can_be_taken_off(
     words: list[str], said: bool, printed
 ) -> None:
-    assert ("Noise is of the seed:" in printed("run", *words, *SMALL)) is said
+    assert ("Whoever knows the seed" in printed("run", *words, *SMALL)) is said
     out = printed("run", "-m", *words, *SMALL, "seed=1,2")  # whose models are not kept
-    assert "Noise is of the seed" not in out
+    assert "Whoever knows the seed" not in out
 
 
 def test_runs_that_noise_has_spoilt_say_so(dpfl, printed) -> None:
