@@ -1,7 +1,7 @@
 """What has to be said beside numbers of runs that are compared."""
 
 from collections.abc import Iterator, Sequence
-from math import inf
+from math import inf, nan
 
 from dpfl_cli.config.component import UNLIMITED, components
 from dpfl_cli.simulation.store import RunRecord
@@ -87,7 +87,7 @@ def _worse(records: Sequence[RunRecord]) -> Iterator[str]:
     for rows in (record.rows for record in done):
         name = next((one for one in LOSSES if one in rows[0]), None)
         if name:
-            ways.setdefault(name, []).append((rows[0][name], rows[-1][name]))
+            ways.setdefault(name, []).append((rows[0][name], rows[-1].get(name, nan)))
     for name, both in ways.items():
         worse = [(first, last) for first, last in both if not last <= first]  # or no number
         if worse:

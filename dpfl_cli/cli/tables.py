@@ -258,12 +258,14 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     ('1.50 ± 0.71', '1 (1 of 2 runs)')
     >>> mean_text([5000.0, 5226.0], 2), mean_text([19.0, 21.0], 2)
     ('5113 ± 160', '20.0 ± 1.4')
+    >>> mean_text([math.inf, 1.0], 2)
+    'inf ± nan'
     """
     mean = statistics.fmean(values) if values else 0.0
     text = f"{mean:.4g}" if values else "none"
     if len(values) > 1:
-        spread = statistics.stdev(values)
-        places = 1 - math.floor(math.log10(spread)) if spread else -1
+        spread = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+        places = 1 - math.floor(math.log10(spread)) if spread > 0 else -1
         if 0 < places < 6:  # as many as the spread has with two digits
             text = f"{mean:.{places}f} ± {spread:.{places}f}"
         else:
