@@ -297,6 +297,13 @@ MENDS = [
         f"{COHORTS}::test_nothing_that_a_method_sees_tells_how_many_take_part",
     ),
     Fault(
+        "privacy drawn: one client less moves the rows of those after it",
+        "privacy/draws.py",
+        "members[run, generator.permutation(sampling.rows)[:size]] = chosen",
+        "members[run, :size] = np.sort(chosen)",
+        f"{COHORTS}::test_cohorts_follow_their_law",
+    ),
+    Fault(
         "privacy drawn: a subset of clients is priced at half the sensitivity",
         "privacy/subsampling.py",
         "    if rate == 1:\n        return own\n",

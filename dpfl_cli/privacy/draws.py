@@ -38,6 +38,7 @@ FreshLaw = Literal["subset", "poisson", "repeats"]  # of a batch that is drawn b
 HidingLaw = Literal["subset", "poisson"]  # by which a batch may be amplified
 STREAM = "noise/cohort"  # in the key space that methods cannot draw from
 NOBODY = -1
+COHORT_REVISION = 2  # raised when the clients of a round, or their rows, change
 _OVERFLOW = 1e-18  # of a cohort with more clients than there are rows
 _MAKER = object()
 
@@ -109,7 +110,9 @@ def drawn_cohort(streams: Streams, sampling: Sampling, rounds: np.ndarray) -> Co
     """The cohorts of the given round [R] of each run; a function of its seed and round alone.
 
     A number of clients is drawn (binomial, or m) and then so many, uniformly without replacement:
-    time and memory follow the cohort, not M.
+    time and memory follow the cohort, not M. They are put into rows at random, so that which rows
+    the others have does not hang on whether a client is there: what it sends may follow from its
+    row.
     """
     members = np.full((len(rounds), sampling.rows), NOBODY)
     for run, number in enumerate(rounds.tolist()):
@@ -118,13 +121,13 @@ def drawn_cohort(streams: Streams, sampling: Sampling, rounds: np.ndarray) -> Co
         if sampling.law == "poisson":
             size = min(int(generator.binomial(sampling.clients, sampling.rate)), sampling.rows)
         chosen = generator.choice(sampling.clients, size, replace=False, shuffle=False)
-        members[run, :size] = np.sort(chosen)
+        members[run, generator.permutation(sampling.rows)[:size]] = chosen
     return Cohort(sampling, rounds.copy(), members, maker=_MAKER)
 
 
 def members_of(cohort: Cohort) -> np.ndarray:
-    """[R, K] the clients' numbers, ascending, then `NOBODY`. For the engine only: who knows them
-    has lost the amplification.
+    """[R, K] the number of every row's client, or `NOBODY`. For the engine only: who knows them has
+    lost the amplification.
     """
     return cohort._Cohort__members  # type: ignore[attr-defined]
 

@@ -28,7 +28,7 @@ from dpfl_cli.config.schema import (
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.sources import cache_dir, search_path
 from dpfl_cli.privacy.accountants import TooLargeToPrice
-from dpfl_cli.privacy.draws import Sampling
+from dpfl_cli.privacy.draws import COHORT_REVISION, Sampling
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 from dpfl_cli.simulation.confined import closed
@@ -46,8 +46,7 @@ SECRET = (
 )
 KEPT, KEPT_BYTES = 64, 2 << 30  # federations, and what their records may take
 _kept: list[Federation] = []  # newest last
-# by `Plan.dealt`: those that are kept, and those that runs hold
-_alive: WeakValueDictionary[str, Federation] = WeakValueDictionary()
+_alive: WeakValueDictionary[str, Federation] = WeakValueDictionary()  # by `dealt`: in use or kept
 
 
 def _code_in(settings: Settings) -> dict[str, str]:
@@ -157,6 +156,7 @@ class Plan:
         parts = {name: of(getattr(self, name)) for name in names}
         info = self.info
         parts["dataset"]["content"] = {"source": info.source, "sha256": info.sha256, **info.details}
+        parts["participation"] |= {"revision": COHORT_REVISION} if self.sampling else {}
         root = {"engine": ENGINE_REVISION, "seed": self.seed, "rounds": self.rounds}
         return root | {name: values for name, values in parts.items() if values}
 

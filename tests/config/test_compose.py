@@ -76,7 +76,7 @@ def refused(*overrides: str) -> str:
         ),
         (["dp.convention=fedxp"], "dp.convention=fedxp: no such convention; did you mean fedexp?"),
         (["dp.trust=locl"], "dp.trust='locl'"),
-        (["dp.convention=???"], "Missing mandatory value: convention"),
+        (["dp.convention=???"], "dp.convention: it has no default; write dp.convention=VALUE"),
         (["rounds"], "rounds: not an override"),
         (["seed.x=1"], "seed.x: unknown option; nothing is below a value"),
         (["+rounds=3"], "+rounds: it is there already; write rounds=VALUE"),
