@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import dpfl_cli.config.component as component_module
+from dpfl_cli.cli import check as checking
 from dpfl_cli.cli.check import SMALL, Case, cases, check
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.component import components, lookup
@@ -393,6 +394,21 @@ def test_a_faulty_mechanism_is_told(
 def test_a_faulty_model_is_told(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_, body = MODEL_FAULTS[what]
     assert check_ in failed_checks(MODEL.replace("{BODY}", body), tmp_path, monkeypatch)
+
+
+def test_of_the_cases_of_one_check_those_that_failed_are_noted_last(monkeypatch: Any) -> None:
+    """So that no case that passes covers up one that an error ended."""
+    found = [[{"result": result}] for result in ("FAIL", "pass", "FAIL", "pass")]
+    noted: list[Any] = []
+    monkeypatch.setattr(
+        checking,
+        "check",
+        lambda _, notes: notes.extend((None, "algorithm", one) for one in found) or [],
+    )
+    monkeypatch.setattr(checking, "note_check", lambda *note: noted.append(note[2][0]["result"]))
+    checking.checked("fedavg", ["dp=cdp"])
+    assert noted == sorted(noted, reverse=True)
+    assert "FAIL" in noted
 
 
 def test_an_honest_method_passes_and_is_remembered_by_its_file(
