@@ -233,7 +233,7 @@ MENDS = [
         "simulation/store.py",
         "if delta * units < 1:",
         "if True:",
-        f"{ENDS}::test_a_delta_that_means_nothing_is_said_beside_the_guarantee",
+        f"{ENDS}::test_a_delta_that_means_nothing_is_said_beside_every_epsilon",
     ),
     Fault(
         "privacy 10: a delta of 1/n is not warned of in tables",
