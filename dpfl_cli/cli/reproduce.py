@@ -130,7 +130,7 @@ def execute(args: argparse.Namespace) -> int:
 
     without = partial(left_out, names, gaps)
     if args.dry_run:
-        print(*dry_run(artifacts, outputs, args.force, without), sep="\n")
+        print(*dry_run(artifacts, outputs, args.quiet, args.force, without), sep="\n")
         return 0
 
     with _interrupted_after(args.at_most) if args.at_most else contextlib.nullcontext():

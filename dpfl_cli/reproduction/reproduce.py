@@ -71,6 +71,7 @@ def prepare(
     artifacts: Sequence[Artifact],
     store: RunStore,
     without: Without = None,
+    quiet: bool = False,
 ) -> list[Job]:
     """Plans every run of every artifact that is known of, before anything runs.
 
@@ -84,29 +85,32 @@ def prepare(
     """
     jobs: list[Job] = []
     absent: AbsentData | None = None
-    for artifact in artifacts:
-        try:
-            job = search(artifact, partial(_foreseen, artifact, store))
-            rehearse(job)
-        except DpflError as error:
-            text = str(error)
-            named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
-            if (
-                without
-                and isinstance(error, AbsentData)
-                and without(artifact, absent := AbsentData(named))
-            ):
-                continue
-            raise type(error)(named) from error
-        if without and _needs_gpu(job, store):
-            hours = artifact.size.minutes / 60
-            absent = AbsentGpu(
-                f"{artifact.name}: without a GPU it takes about {hours:.0f} hours at "
-                f"scale={artifact.scale}; by its own name it is run here too"
-            )
-            if without(artifact, absent):
-                continue
-        jobs.append(job)
+    with Progress("planning", len(artifacts), quiet) as progress:
+        for done, artifact in enumerate(artifacts):
+            progress.advance(bool(done), artifact.name)
+            try:
+                job = search(artifact, partial(_foreseen, artifact, store))
+                rehearse(job)
+            except DpflError as error:
+                text = str(error)
+                if not text.startswith("artifact "):
+                    text = f"artifact {artifact.name}: {text}"
+                if (
+                    without
+                    and isinstance(error, AbsentData)
+                    and without(artifact, absent := AbsentData(text))
+                ):
+                    continue
+                raise type(error)(text) from error
+            if without and _needs_gpu(job, store):
+                hours = artifact.size.minutes / 60
+                absent = AbsentGpu(
+                    f"{artifact.name}: without a GPU it takes about {hours:.0f} hours at "
+                    f"scale={artifact.scale}; by its own name it is run here too"
+                )
+                if without(artifact, absent):
+                    continue
+            jobs.append(job)
     if absent is not None and not jobs:
         raise absent
     return jobs
@@ -168,7 +172,7 @@ def produce(
         return {run: one.record for run, one in made.items() if one.status != "failed"}
 
     if job.stages:
-        job = search(artifact, ended)
+        job = search(artifact, ended, job.first)
     made = ended(job.cells)
     _audit(job, store.outputs, quiet)
     rows = rows_of_runs(artifact, job.cells, made, job.rows)
@@ -280,6 +284,7 @@ def _took(outcome: Outcome) -> dict[str, Any]:
 def dry_run(
     artifacts: Sequence[Artifact],
     outputs: Path,
+    quiet: bool = False,
     force: bool = False,
     without: Without = None,
 ) -> list[str]:
@@ -287,7 +292,7 @@ def dry_run(
     costs.
     """
     store, lines = RunStore(outputs), []
-    jobs = prepare(artifacts, store, without)
+    jobs = prepare(artifacts, store, without, quiet)
     for job in jobs:
         price = estimate([job], store, force)
         if job.stages:
@@ -333,7 +338,7 @@ def reproduce(
       StoreError: the outputs cannot be written.
     """
     store = RunStore(outputs)
-    jobs = prepare(artifacts, store, without)
+    jobs = prepare(artifacts, store, without, quiet)
     store.prepare()
     for job in jobs:
         check_metrics(job, store)

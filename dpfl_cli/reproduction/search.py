@@ -39,6 +39,7 @@ class Job:
       rows: every cell of the search with the value at full size, or none where it was dropped.
       table: search.csv: the stage of a run, its labels, the value that it is chosen by, and whether
         it was kept; runs of whole grids that were no candidates are a stage of their own.
+      first: the cells that do not depend on what the search finds.
     """
 
     artifact: Artifact
@@ -46,6 +47,7 @@ class Job:
     stages: Sequence[Sequence[Cell]] = ()
     rows: pd.DataFrame | None = None
     table: str = ""
+    first: Sequence[Cell] = ()
 
     @cached_property
     def plans(self) -> dict[str, Plan]:
@@ -85,17 +87,18 @@ def _range(numbers: Sequence[int], what: str) -> str:
     return f"{shown} {what}{'s' if high > 1 else ''}"
 
 
-def search(artifact: Artifact, ended: Ended) -> Job:
+def search(artifact: Artifact, ended: Ended, first: Sequence[Cell] = ()) -> Job:
     """Goes through the stages, if there is a search; the numbers of their runs do not depend on
     what is found, where as many cells end as are kept.
 
     Args:
       ended: run id -> record of those of these runs that end (done or diverged), made or found.
+      first: that of its job from before, if there is one: planning takes long.
 
     Raises:
       ConfigError: there is nothing to choose, or it names cells that there are not.
     """
-    declared, first = artifact.searched, cells(artifact)
+    declared, first = artifact.searched, first or cells(artifact)
     if declared is None:
         return Job(artifact, first)
     reduced = [cell for cell in first if cell.seed == SEARCH_SEEDS[0]]
@@ -148,7 +151,7 @@ def search(artifact: Artifact, ended: Ended) -> Job:
     table = pd.concat([rough.assign(stage=REDUCED), exact])
     by_rule = [matching(table[table["measure"] == rule.by], rule.where) for rule in artifact.best]
     text = pd.concat(by_rule)[["stage", *labels, "value", "kept"]].to_csv(index=False)
-    return Job(artifact, last, (reduced, full), rows, text)
+    return Job(artifact, last, (reduced, full), rows, text, first)
 
 
 # --- what a page says of it, from search.csv -----------------------------------------------------

@@ -273,6 +273,27 @@ def test_the_price_is_known_beforehand(outputs: Path, tmp_path: Path) -> None:
     assert "all finished" in line
 
 
+def test_planning_says_how_far_it_is(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Progress, "LINE_EVERY", 0.0)
+    both = [STAGED.at("paper"), STAGED.at("quick")]
+    dry_run(both, outputs)
+    said = [line.split("  ") for line in capsys.readouterr().err.splitlines()]
+    assert [(first, last) for first, *_, last in said] == [
+        (f"planning: {done}/2", one.name) for done, one in enumerate(both)
+    ]
+    dry_run(both, outputs, quiet=True)
+    assert not capsys.readouterr().err
+
+
+def test_what_was_planned_is_not_planned_again() -> None:
+    known = search(STAGED.at("paper"), measured_by_hand)
+    again = search(known.artifact, measured_by_hand, known.first)
+    assert again.cells == known.cells
+    assert {*map(id, again.stages[0])} == {*map(id, known.stages[0])}
+
+
 def test_commands_are_the_first_stage_and_words() -> None:
     *lines, words = commands(STAGED.at("paper"))
     assert len(lines) == 6
