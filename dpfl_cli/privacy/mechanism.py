@@ -275,9 +275,10 @@ class Mechanism(ABC):
         if values.is_vector:
             shape = "matrix" if spec.shape == "matrix" else "vector"
         if shape != spec.shape or values.unit != setup.unit:
+            hint = f'; a {shape} is declared by ReleaseSpec("{name}", shape="{shape}")'
             raise PrivacyError(
                 f"release '{name}' was declared as a {spec.shape} per {setup.unit}, but got a "
-                f"{shape} per {values.unit}"
+                f"{shape} per {values.unit}{hint if shape != spec.shape else ''}"
             )
         if spec.quantity and values.quantity != spec.quantity:
             raise PrivacyError(
@@ -376,7 +377,7 @@ def _demand(name: str, good: Tensor | bool) -> None:
         raise PrivacyError(
             f"release '{name}' needs clipped values: set algorithm.clip_norm to a number from "
             "1e-10 to 1e100 (in float32 from 1e-9 to 1e15; its square too, where that is of what "
-            "is released)"
+            "is released), and keep a clip norm that adapts there"
         )
 
 

@@ -110,7 +110,10 @@ def test_noise_needs_a_bound(build, clipped, name, bound):
 @pytest.mark.parametrize("name", NAMES)
 def test_shape_unit_and_size_are_those_declared(build, clipped, name):
     mechanism = build(name, 4, 3)
-    with pytest.raises(PrivacyError, match="declared as a vector per client, but got a scalar"):
+    with pytest.raises(
+        PrivacyError,
+        match="declared as a vector per client, but got a scalar per client; a scalar is",
+    ):
         mechanism.release("update", squared_norms(clipped(updates(1, 4, 3))), ROUND)
     for wrong, rounds in (
         (updates(1, 5, 3), ROUND),
