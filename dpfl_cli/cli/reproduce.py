@@ -97,7 +97,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.list:
         return _list(chosen)
     if args.check_published is not None:
-        return _check(args.check_published, chosen)
+        return _check(args.check_published, chosen, args.quiet)
 
     from dpfl_cli.reproduction.grid import commands, with_seeds
     from dpfl_cli.reproduction.published import publish_artifact
@@ -211,14 +211,14 @@ def _list(chosen: "Sequence[Artifact]") -> int:
     return 0
 
 
-def _check(folder: str, chosen: "Sequence[Artifact]") -> int:
+def _check(folder: str, chosen: "Sequence[Artifact]", quiet: bool) -> int:
     """Of the outputs tree where no folder is named."""
     from dpfl_cli.papers import artifacts
     from dpfl_cli.reproduction.published import PUBLISHED, check_published
 
     root = Path(folder) if folder else outputs_dir() / PUBLISHED
     named = {one.name: one for one in chosen}
-    compared, lines, absent = check_published(root, named, artifacts().keys() - named)
+    compared, lines, absent = check_published(root, named, artifacts().keys() - named, quiet)
     for line in lines:
         print(f"dpfl: {line}", file=sys.stderr)
     print(f"{compared} published verdicts checked, {len(lines)} disagreements")

@@ -17,6 +17,7 @@ from dpfl_cli.reproduction.folder import (
 )
 from dpfl_cli.reproduction.judge import record
 from dpfl_cli.reproduction.report import index_md
+from dpfl_cli.simulation.progress import Progress
 
 PUBLISHED = "published"  # the one folder under outputs that is committed
 INDEX = "index.md"
@@ -47,7 +48,10 @@ def publish_artifact(outputs: Path, artifact: Artifact) -> Path:
 
 
 def check_published(
-    root: Path, artifacts: Mapping[str, Artifact], others: Collection[str] = ()
+    root: Path,
+    artifacts: Mapping[str, Artifact],
+    others: Collection[str] = (),
+    quiet: bool = False,
 ) -> tuple[int, list[str], list[str]]:
     """Holds every published artifact against its declaration as it is now.
 
@@ -70,19 +74,21 @@ def check_published(
         raise StoreError(f"{root}: nothing is published here, so there is nothing to check; {HOW}")
     there = {one.artifact for one in found if one.scale != "smoke"}
     compared, lines = 0, list[str]()
-    for made in found:
-        if made.artifact in others:
-            continue
-        if made.artifact not in artifacts:
-            no_such = "published, but there is no such artifact; remove"
-            lines.append(f"{made.artifact}: {no_such} {made.folder}")
-            continue
-        try:
-            count, wrong = _checked(made, artifacts[made.artifact].at(made.scale))
-        except DpflError as error:
-            count, wrong = 0, [str(error)]
-        compared += count
-        lines += [f"{made.artifact} ({made.scale}): {line}" for line in wrong]
+    with Progress("checking", len(found), quiet) as progress:
+        for done, made in enumerate(found):
+            progress.advance(bool(done), made.artifact)
+            if made.artifact in others:
+                continue
+            if made.artifact not in artifacts:
+                no_such = "published, but there is no such artifact; remove"
+                lines.append(f"{made.artifact}: {no_such} {made.folder}")
+                continue
+            try:
+                count, wrong = _checked(made, artifacts[made.artifact].at(made.scale))
+            except DpflError as error:
+                count, wrong = 0, [str(error)]
+            compared += count
+            lines += [f"{made.artifact} ({made.scale}): {line}" for line in wrong]
     index = root / INDEX
     if not index.is_file() or index.read_text() != index_md(root):
         lines.append(f"{index}: not the index of what is published; {HOW}")

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dpfl_cli.config.errors import StoreError
+from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.store import RESULT, RunRecord, RunStore, explained
 
 MOST_BYTES = 1 << 31  # of an archive unpacked, with its headers
@@ -88,14 +89,18 @@ def take(path: Path, store: RunStore) -> list[tuple[str, str]]:
             if {*record.result["files"], RESULT} != set(files) or not record.finished:
                 raise StoreError(f"{path}: nothing taken: {run_id} is no whole finished run")
     became = dict.fromkeys(runs, "in use by another process, kept")
-    for run_id, files in runs.items():
-        with store.lock(run_id) as held:
-            if held and (known := store.finished(run_id)):
-                same = all((known.folder / name).read_bytes() == files[name] for name in NUMBERS)
-                became[run_id] = KNOWN if same else DIFFERS
-            elif held:
-                store.publish(run_id, files)
-                became[run_id] = TAKEN
+    with Progress(path.name, len(runs)) as progress:
+        for run_id, files in runs.items():
+            with store.lock(run_id) as held:
+                if held and (known := store.finished(run_id)):
+                    same = all(
+                        (known.folder / name).read_bytes() == files[name] for name in NUMBERS
+                    )
+                    became[run_id] = KNOWN if same else DIFFERS
+                elif held:
+                    store.publish(run_id, files)
+                    became[run_id] = TAKEN
+            progress.advance()
     return [*became.items()]
 
 

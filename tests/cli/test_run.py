@@ -34,6 +34,7 @@ from dpfl_cli.simulation.archive import DIFFERS, TAKEN
 from dpfl_cli.simulation.forecast import _round_seconds
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.plugins import load_plugins
+from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.store import RunStore
 from tests import apart
 
@@ -966,8 +967,10 @@ def test_an_archive_is_taken_by_another_store(
     assert dpfl("runs", "export", "--archive", file)[0] == 0
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "elsewhere"))
     assert len(printed("runs", "export", str(folder)).splitlines()) == 6  # not here yet
+    monkeypatch.setattr(Progress, "LINE_EVERY", 0.0)
     for became in ("taken", "here already"):
-        assert dpfl("runs", "import", file)[:2] == (0, f"{file}: 1 {became}\n")
+        said = f"{file}: 1 {became}\n", "runs.tar.xz: 1/1\n"
+        assert dpfl("runs", "import", file) == (0, *said)
     table = ["runs", "table", "--rows", "algorithm", "--cols", "dp", "--csv"]
     assert ",,1,1," in printed(*table, str(folder), folder.name)  # a seed, and no spread
     err = refused("runs", "prune", str(folder), "--yes")
