@@ -74,11 +74,10 @@ def check_published(
         raise StoreError(f"{root}: nothing is published here, so there is nothing to check; {HOW}")
     there = {one.artifact for one in found if one.scale != "smoke"}
     compared, lines = 0, list[str]()
-    with Progress("checking", len(found), quiet) as progress:
-        for done, made in enumerate(found):
+    mine = [made for made in found if made.artifact not in others]
+    with Progress("checking", len(mine), quiet) as progress:
+        for done, made in enumerate(mine):
             progress.advance(bool(done), made.artifact)
-            if made.artifact in others:
-                continue
             if made.artifact not in artifacts:
                 no_such = "published, but there is no such artifact; remove"
                 lines.append(f"{made.artifact}: {no_such} {made.folder}")

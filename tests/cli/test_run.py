@@ -969,8 +969,9 @@ def test_an_archive_is_taken_by_another_store(
     assert len(printed("runs", "export", str(folder)).splitlines()) == 6  # not here yet
     monkeypatch.setattr(Progress, "LINE_EVERY", 0.0)
     for became in ("taken", "here already"):
-        said = f"{file}: 1 {became}\n", "runs.tar.xz: 1/1\n"
-        assert dpfl("runs", "import", file) == (0, *said)
+        code, out, err = dpfl("runs", "import", file)
+        assert (code, out) == (0, f"{file}: 1 {became}\n")
+        assert err.startswith("runs.tar.xz: 1/1")
     table = ["runs", "table", "--rows", "algorithm", "--cols", "dp", "--csv"]
     assert ",,1,1," in printed(*table, str(folder), folder.name)  # a seed, and no spread
     err = refused("runs", "prune", str(folder), "--yes")
