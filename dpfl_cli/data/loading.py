@@ -14,7 +14,7 @@ begins with the sha256 of the rest, a numpy archive, and one that is damaged is 
 import fcntl
 import hashlib
 import io
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, lru_cache
