@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError, DataError, nearest, without_values
-from dpfl_cli.config.own_files import OwnFile, OwnPath, content_of, is_code, own_object, read_own
+from dpfl_cli.config.own_files import OwnFile, content_of, is_code, own_object, read_own
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
-from dpfl_cli.data.loading import HeldOut, Kept, NamedArrays, held_out_of, logger, own_paths
+from dpfl_cli.data.loading import Kept, NamedArrays, OwnRecordsSettings, held_out_of, logger
 from dpfl_cli.data.sources import LARGEST, listing_sha256
 from dpfl_cli.data.tables import text_table
 
@@ -25,15 +25,9 @@ SHOWN = 12  # names of features
 MISSING = ("", "na", "nan", "n/a", "nat", "null", "none")  # as R, pandas and people write it
 
 
-class ArraysSettings(Settings):
-    """Where the records are, the fraction of them held out for testing where no second file has
-    the test records, and the arrays or columns that hold targets and clients. The identity of a run
-    has the files' content, not where they lie.
-    """
+class ArraysSettings(OwnRecordsSettings):
+    """And the arrays or columns that hold targets and clients."""
 
-    path: OwnPath = None
-    test_path: OwnPath = None
-    test_fraction: HeldOut = 0.0
     targets: str = "targets"
     clients: str = "clients"
 
@@ -67,17 +61,17 @@ class Arrays(Kept):
     @staticmethod
     def content(settings: ArraysSettings) -> tuple[str, ...]:
         """Of the files."""
-        return tuple(map(content_of, own_paths(settings, "my.npz or data.py:NAME").values()))
+        return tuple(map(content_of, settings.files("my.npz or data.py:NAME").values()))
 
     @staticmethod
     def not_covered(settings: ArraysSettings) -> list[str]:
-        """Who is tested on, in a file of its own."""
-        return ["records of dataset.test_path, which count as public"] * bool(settings.test_path)
+        """Of a file of its own."""
+        return settings.public()
 
     @staticmethod
     def make(settings: ArraysSettings, content: tuple[str, ...]) -> Dataset:
         """Which records are held out does not depend on the run's seed either."""
-        paths = own_paths(settings, "my.npz")
+        paths = settings.files("my.npz")
         pools = {name: _pool(f"dataset.{name}", path, settings) for name, path in paths.items()}
         pool, test = pools["path"], pools.get("test_path")
         columns = [list(one.pop("columns", ())) for one in pools.values()]

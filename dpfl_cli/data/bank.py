@@ -26,12 +26,10 @@ from dpfl_cli.data.loading import (
     Kept,
     OwnPath,
     Records,
-    Seed,
-    Settings,
+    SeededSettings,
     catalogue_entry,
     component,
     content_sha256,
-    data_generator,
     expanded,
     locate,
     read_table,
@@ -47,7 +45,7 @@ LEAKAGE = (
 )
 
 
-class BankSettings(Settings):
+class BankSettings(SeededSettings):
     """Which records test and train, and how words become numbers.
 
     `test`: `holdout20` holds out a fifth of the records at random; `bank_csv` tests on the
@@ -60,7 +58,6 @@ class BankSettings(Settings):
     test: Literal["holdout20", "bank_csv", "none"] = "holdout20"
     categorical: Literal["onehot", "ordinal"] = "onehot"
     train_records: Count | None = None
-    data_seed: Seed = 0
     path: OwnPath = None
     test_path: OwnPath = None
 
@@ -115,7 +112,7 @@ class Bank(Kept):
                 )
         size = len(files["train"])
         count = int(HELD_OUT * size) if settings.test == "holdout20" else 0
-        mixed = data_generator(settings).permutation(size)
+        mixed = settings.generator().permutation(size)
         held, rest = np.split(mixed, [count])
         rows = np.sort(rest[: used("bank", "train_records", settings.train_records, len(rest))])
         train = files["train"][rows, :-1]

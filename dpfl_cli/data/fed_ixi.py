@@ -40,11 +40,9 @@ from dpfl_cli.data.loading import (
     Pair,
     Pairs,
     Records,
-    Seed,
-    Settings,
+    SeededSettings,
     Share,
     component,
-    data_generator,
     decoded,
     drawn_later,
     files_below,
@@ -62,13 +60,12 @@ SUBJECT = re.compile(r"(IXI(\d+)-([A-Za-z]+)-\d+)_(image|label)\.nii(\.gz)?")
 DECODER = 1  # raised when decoding changes
 
 
-class FedIxiSettings(Settings):
+class FedIxiSettings(SeededSettings):
     """Fraction of each hospital's subjects that is held out, and its seed, where no
     metadata_tiny.csv says who is for testing.
     """
 
     test_fraction: Share = 0.2
-    data_seed: Seed = 0
 
 
 def standardised(volumes: ndarray) -> ndarray:
@@ -193,7 +190,7 @@ GAIN, BIAS = (1.0, 1.25, 0.8), (0.0, 0.1, -0.1)  # of the three hospitals
 SLOPE, NOISE = (0.0, 0.2, -0.2), (0.05, 0.08, 0.12)
 
 
-class IxiSynthSettings(Settings):
+class IxiSynthSettings(SeededSettings):
     """Settings of `ixi_synth`: voxels of a volume, and training and test volumes of each hospital
     (three at most).
     """
@@ -203,7 +200,6 @@ class IxiSynthSettings(Settings):
     )
     train_records: Counts = Field(default=[249, 145, 59])
     test_records: Counts = Field(default=[62, 36, 15])
-    data_seed: Seed = 0
 
 
 @component("dataset", "ixi_synth", IxiSynthSettings)
@@ -233,7 +229,7 @@ class IxiSynth(Kept):
 
         def draw() -> Iterator[Pairs]:
             for hospital, (first, rest) in enumerate(zip(train, test, strict=True)):
-                generator = data_generator(settings, hospital)
+                generator = settings.generator(hospital)
                 volumes, masks = _brains(hospital, first + rest, shape, generator)
                 yield (volumes[:first], masks[:first]), (volumes[first:], masks[first:])
 

@@ -32,11 +32,9 @@ from dpfl_cli.data.loading import (
     NamedArrays,
     Pair,
     Records,
-    Seed,
-    Settings,
+    SeededSettings,
     Share,
     component,
-    data_generator,
     decoded,
     drawn_later,
     held_out,
@@ -56,7 +54,7 @@ class Writer(UserRecords):
     y: list[Annotated[int, Field(ge=0, lt=CLASSES)]]
 
 
-class FemnistSettings(Settings):
+class FemnistSettings(SeededSettings):
     """Which records are used, how they are dealt to clients, and the seed of both.
 
     `test_fraction`: of each client's records; where the files come with a split, that split is used
@@ -67,7 +65,6 @@ class FemnistSettings(Settings):
     clients: Count = 6
     split: Literal["iid", "writers"] = "iid"
     test_fraction: Share = 0.1
-    data_seed: Seed = 0
 
 
 @component("dataset", "femnist", FemnistSettings, revision=2)
@@ -87,7 +84,7 @@ class Femnist(FolderDataset):
         by_writer = settings.split == "writers"
         dealt = int(arrays["writers"]) if by_writer else len(arrays["labels"])
         # of a writer, or a record
-        client = data_generator(settings, _CLIENTS).permutation(np.arange(dealt) % clients)
+        client = settings.generator(_CLIENTS).permutation(np.arange(dealt) % clients)
         if by_writer:
             client = client[arrays["writer"]]
         test = arrays["test"]
@@ -109,7 +106,7 @@ def _decode(files: Files, settings: FemnistSettings) -> NamedArrays:
     rows = []
     for part, name, user in read_users(files, LeafFile[Writer], counted=True):
         writer = writers.setdefault(name, len(writers))
-        draws = data_generator(settings, _SHARE, writer, int(part == "test"))  # nobody else's
+        draws = settings.generator(_SHARE, writer, int(part == "test"))  # nobody else's
         kept = np.flatnonzero(draws.random(len(user.y)) < settings.share)
         images = np.array(user.x, np.float32).reshape(-1, PIXELS)[kept]
         labels = np.array(user.y, np.int64)[kept]
@@ -123,13 +120,12 @@ def _decode(files: Files, settings: FemnistSettings) -> NamedArrays:
 # --- what stands in -----------------------------------------------------------------------------
 
 
-class FemnistSynthSettings(Settings):
+class FemnistSynthSettings(SeededSettings):
     """Clients, training and test records of each of them, and the seed that they are drawn from."""
 
     clients: Count = 6
     train_records: Count = 6129
     test_records: Count = 684
-    data_seed: Seed = 0
 
 
 @component("dataset", "femnist_synth", FemnistSynthSettings)
@@ -154,7 +150,7 @@ class FemnistSynth(Kept):
         clients, each = settings.clients, (settings.train_records, settings.test_records)
 
         def drawn(part: Part, key: int) -> Pair:
-            generator = data_generator(settings, key)
+            generator = settings.generator(key)
             labels = generator.permutation(np.arange(clients * each[key]) % CLASSES)
 
             def another(source: int, here: ndarray, own: ndarray) -> ndarray:

@@ -37,10 +37,8 @@ from dpfl_cli.data.loading import (
     Pair,
     Pairs,
     Records,
-    Seed,
-    Settings,
+    SeededSettings,
     component,
-    data_generator,
     decoded,
     drawn_later,
     some_at_once,
@@ -78,7 +76,7 @@ class Redditor(UserRecords):
         return self
 
 
-class RedditSettings(Settings):
+class RedditSettings(SeededSettings):
     """Size of the vocabulary, how many clients the users are dealt to, and sequences that are drawn
     of each (None: all).
     """
@@ -87,7 +85,6 @@ class RedditSettings(Settings):
     clients: Count = 3
     train_records: Count | None = 28_750
     test_records: Count | None = 11_807
-    data_seed: Seed = 0
 
 
 @component("dataset", "reddit", RedditSettings, revision=2)
@@ -109,7 +106,7 @@ class Reddit(FolderDataset):
             lambda: _decode(files, settings.vocabulary),
         )
         clients = settings.clients
-        dealt = data_generator(settings, _CLIENTS)
+        dealt = settings.generator(_CLIENTS)
         owner = dealt.permutation(np.arange(int(arrays["users"])) % clients)
 
         def drawn(part: str, key: int, wanted: int | None) -> tuple[Records, ndarray]:
@@ -124,7 +121,7 @@ class Reddit(FolderDataset):
                         f"{client} of {clients} has {len(own)} sequences; write at most that (null "
                         "for all of every client), or fewer dataset.clients"
                     )
-                draws = data_generator(settings, _DRAWN, key, client)  # nobody else's
+                draws = settings.generator(_DRAWN, key, client)  # nobody else's
                 chosen.append(own if wanted is None else np.sort(draws.permutation(own)[:wanted]))
             rows = np.concatenate(chosen)
             return Records(arrays[f"{part}_x"][rows], arrays[f"{part}_y"][rows]), owner[user[rows]]
@@ -183,7 +180,7 @@ ZIPF = 1.1  # exponent of the tokens' law
 PADDED, LONGEST = 0.3, 3  # probability that a sequence begins with padding, and its largest length
 
 
-class RedditSynthSettings(Settings):
+class RedditSynthSettings(SeededSettings):
     """Clients, training and test records of each of them, and the seed that they are drawn from.
     `remixed`: share of the tokens whose successors are another draw for each client.
     """
@@ -191,7 +188,6 @@ class RedditSynthSettings(Settings):
     clients: Count = 3
     train_records: Count = 2000
     test_records: Count = 500
-    data_seed: Seed = 0
     vocabulary: int = Field(default=200, ge=16)
     remixed: float = Field(default=0.2, ge=0, le=1)
 
@@ -217,9 +213,9 @@ class RedditSynth(Kept):
         def draw() -> Iterator[Pairs]:
             words = settings.vocabulary - 2
             weights = np.arange(1, words + 1) ** -ZIPF
-            shared = _successors(weights, words, data_generator(settings, 0))
+            shared = _successors(weights, words, settings.generator(0))
             for client in range(clients):
-                generator = data_generator(settings, 1 + client)
+                generator = settings.generator(1 + client)
                 successors = shared.copy()
                 remixed = generator.permutation(words)[: round(settings.remixed * words)]
                 successors[remixed] = _successors(weights, len(remixed), generator)

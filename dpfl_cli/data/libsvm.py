@@ -28,7 +28,7 @@ from dpfl_cli.data.loading import (
     DatasetInfo,
     HeldOut,
     Kept,
-    OwnPath,
+    OwnRecordsSettings,
     Pair,
     Pairs,
     Seed,
@@ -40,7 +40,6 @@ from dpfl_cli.data.loading import (
     lazy_records,
     locate,
     logger,
-    own_paths,
     read_uncompressed,
     stream_generator,
     unit_rows,
@@ -80,14 +79,9 @@ class WithTestFile(LibsvmOptions):
     test_records: NonNegativeInt | None = None
 
 
-class LibsvmSettings(WithoutTestFile):
-    """Any file. The identity of a run has the content of the files, not where they lie.
+class LibsvmSettings(LibsvmOptions, OwnRecordsSettings):
+    """Any file; `dimension` is the number of features, None: the largest index of the files."""
 
-    `dimension` is the number of features, None: the largest index of the files.
-    """
-
-    path: OwnPath = None
-    test_path: OwnPath = None
     dimension: Count | None = None
 
 
@@ -257,13 +251,12 @@ class Libsvm(LibsvmDataset):
         """And what is taken from the file: its labels, the number of features."""
         taken = ["number of features (largest index of the file)"] * (settings.dimension is None)
         classes = "which labels there are, and so which class each of them is"
-        tested = ["records of dataset.test_path, which count as public"] * bool(settings.test_path)
-        return [classes, *taken, *tested, *LibsvmDataset.not_covered(settings)]
+        return [classes, *taken, *settings.public(), *LibsvmDataset.not_covered(settings)]
 
     @classmethod
     def content(cls, settings: Any) -> VerifiedFiles:
         """The files that the settings name."""
-        paths = tuple(map(expanded, own_paths(settings, "FILE").values()))
+        paths = tuple(map(expanded, settings.files("FILE").values()))
         return content_sha256(dict(zip(("train", "test"), paths, strict=False))), paths
 
     @classmethod

@@ -14,7 +14,7 @@ begins with the sha256 of the rest, a numpy archive, and one that is damaged is 
 import fcntl
 import hashlib
 import io
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -74,6 +74,45 @@ class UsedSettings(Settings):
 
     train_records: Count | None = None
     test_records: Count | None = None
+
+
+class SeededSettings(Settings):
+    """The seed of what a data set draws, which is not the run's: the same in runs of all seeds."""
+
+    data_seed: Seed = 0
+
+    def generator(self, *key: int) -> np.random.Generator:
+        """The generator of its stream "data" at `key`."""
+        return stream_generator(self.data_seed, "data", *key)
+
+
+class OwnRecordsSettings(Settings):
+    """Files of a user's records, and those that test: of a second file, or the fraction held out of
+    the first one. The identity of a run has the files' content, not where they lie.
+    """
+
+    path: OwnPath = None
+    test_path: OwnPath = None
+    test_fraction: HeldOut = 0.0
+
+    def files(self, example: str) -> dict[str, str]:
+        """By the setting that names them, `path` and maybe `test_path`; a ConfigError where none is
+        named, or test records are both named and held out.
+        """
+        if self.path is None:
+            raise ConfigError(f"dataset.path: missing; name a file, as dataset.path={example}")
+        if self.test_path is None:
+            return {"path": self.path}
+        if self.test_fraction:
+            raise ConfigError(
+                f"dataset.test_fraction={self.test_fraction:g}: dataset.test_path already names "
+                "the test records; drop one"
+            )
+        return {"path": self.path, "test_path": self.test_path}
+
+    def public(self) -> list[str]:
+        """Who is tested on, in a file of its own, which no epsilon covers."""
+        return ["records of dataset.test_path, which count as public"] * bool(self.test_path)
 
 
 class Kept:
@@ -268,22 +307,6 @@ def used(name: str, field: str, wanted: int | None, there: int, note: str = "") 
     return there if wanted is None else wanted
 
 
-def own_paths(settings: Any, example: str) -> dict[str, str]:
-    """The files of a user's records by the setting that names them, `path` and maybe `test_path`; a
-    ConfigError where none is named, or test records are both named and held out.
-    """
-    if settings.path is None:
-        raise ConfigError(f"dataset.path: missing; name a file, as dataset.path={example}")
-    if settings.test_path is None:
-        return {"path": settings.path}
-    if settings.test_fraction:
-        raise ConfigError(
-            f"dataset.test_fraction={settings.test_fraction:g}: dataset.test_path already names "
-            "the test records; drop one"
-        )
-    return {"path": settings.path, "test_path": settings.test_path}
-
-
 def fraction_of(fraction: float, size: int, what: str) -> int:
     """How many records a fraction for testing holds out of `size`; a ConfigError where that is
     none.
@@ -295,11 +318,6 @@ def fraction_of(fraction: float, size: int, what: str) -> int:
             "none"
         )
     return held
-
-
-def data_generator(settings: Any, *key: int) -> np.random.Generator:
-    """The generator of stream "data" at `key` for a data set's own seed, `data_seed`."""
-    return stream_generator(settings.data_seed, "data", *key)
 
 
 def unit_rows(features: ndarray) -> ndarray:
@@ -329,7 +347,7 @@ def held_out(client: ndarray, settings: Any, *key: int) -> ndarray:
     """
     held = np.zeros(len(client), bool)
     for number in np.unique(client).tolist():
-        draws = data_generator(settings, *key, number)
+        draws = settings.generator(*key, number)
         own = draws.permutation(np.flatnonzero(client == number))
         held[own[: round(settings.test_fraction * len(own))]] = True
     return held

@@ -41,11 +41,9 @@ from dpfl_cli.data.loading import (
     Pair,
     Pairs,
     Records,
-    Seed,
-    Settings,
+    SeededSettings,
     Share,
     component,
-    data_generator,
     decoded,
     drawn_later,
     files_below,
@@ -63,7 +61,7 @@ BASE = re.compile(r"base[ _-]?(\d)\d", re.IGNORECASE)
 DECODER = 1  # raised when decoding changes
 
 
-class MessidorSettings(Settings):
+class MessidorSettings(SeededSettings):
     """The lowest grade of the positive class, the side of the images, and how much of each
     hospital's is held out.
     """
@@ -71,7 +69,6 @@ class MessidorSettings(Settings):
     positive_grade: Literal[1, 2] = 1
     side: int = Field(default=224, ge=8)
     test_fraction: Share = 0.25
-    data_seed: Seed = 0
 
 
 def normalised(images: ndarray) -> ndarray:
@@ -181,7 +178,7 @@ RED, YELLOW = (0.35, 0.05, 0.05), (0.95, 0.85, 0.35)
 SPOTS, BLOBS, VESSELS = (3, 12), (0, 4), (4, 6)  # smallest and largest number
 
 
-class MessidorSynthSettings(Settings):
+class MessidorSynthSettings(SeededSettings):
     """Hospitals, training and test records of each of them, and the seed that they are drawn from;
     `side` of an image, and `lesion_size`, by which the radii of spots and blobs are multiplied.
     """
@@ -189,7 +186,6 @@ class MessidorSynthSettings(Settings):
     clients: int = Field(default=3, ge=1, le=len(BLURS))
     train_records: Count = 300
     test_records: Count = 100
-    data_seed: Seed = 0
     side: int = Field(default=224, ge=32)
     lesion_size: float = Field(default=1.0, gt=0, le=10)
 
@@ -215,7 +211,7 @@ class MessidorSynth(Kept):
         each, side = (settings.train_records, settings.test_records), settings.side
 
         def drawn(hospital: int, key: int) -> Pair:
-            generator = data_generator(settings, hospital, key)
+            generator = settings.generator(hospital, key)
             sick = np.arange(each[key]) < round(POSITIVE * each[key])
             labels = generator.permutation(sick.astype(np.int64))
             images = [

@@ -22,7 +22,7 @@ not depend on the run's seed, as in the paper, which fixes it.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -37,10 +37,9 @@ from dpfl_cli.data.loading import (
     Pair,
     Pairs,
     Records,
-    Seed,
+    SeededSettings,
     Settings,
     component,
-    data_generator,
     drawn_later,
     fraction_of,
     stream_generator,
@@ -143,7 +142,7 @@ class Quadratic(ConsistentSystem):
 _CENTRES, _MEANS, _FEATURES, _TASKS, _WEIGHTS, _BIASES, _NOISE, _CLASSES = range(8)
 
 
-class SyntheticAlphaBetaSettings(Settings):
+class SyntheticAlphaBetaSettings(SeededSettings):
     """Size and law of the federation, the seed it is drawn from, and whether records are scaled to
     unit L2 norm.
 
@@ -160,7 +159,6 @@ class SyntheticAlphaBetaSettings(Settings):
     label_noise: float = Field(default=0.05, ge=0, le=1)
     test_fraction: HeldOut = 0.2
     normalise: bool = True
-    data_seed: Seed = 0
 
 
 @component("dataset", "synthetic_alpha_beta", SyntheticAlphaBetaSettings)
@@ -196,10 +194,9 @@ def _drawn(settings: SyntheticAlphaBetaSettings) -> Pair:
     """
     clients, each = settings.clients, settings.records_per_client
     d, classes = settings.dimension, settings.classes
-    draw = partial(data_generator, settings)
 
     def normal(key: int, *shape: int) -> np.ndarray:
-        return draw(key).standard_normal((clients, *shape))
+        return settings.generator(key).standard_normal((clients, *shape))
 
     means = np.sqrt(settings.beta) * normal(_CENTRES, d) + normal(_MEANS, d)
     features = normal(_FEATURES, each, d)
@@ -208,6 +205,6 @@ def _drawn(settings: SyntheticAlphaBetaSettings) -> Pair:
     tasks = np.sqrt(settings.alpha) * normal(_TASKS, d + 1, classes)
     outputs = features @ (tasks[:, :d] + normal(_WEIGHTS, d, classes))
     outputs += (tasks[:, d] + normal(_BIASES, classes))[:, None, :]
-    replaced = draw(_NOISE).random((clients, each)) < settings.label_noise
-    uniform = draw(_CLASSES).integers(0, classes, (clients, each))
+    replaced = settings.generator(_NOISE).random((clients, each)) < settings.label_noise
+    uniform = settings.generator(_CLASSES).integers(0, classes, (clients, each))
     return features, np.where(replaced, uniform, outputs.argmax(axis=-1))
