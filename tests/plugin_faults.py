@@ -342,6 +342,13 @@ MENDS = [
         f"{PERIMETER}::test_an_epsilon_is_claimed_once_its_method_has_failed_its_check",
     ),
     Fault(
+        "privacy perimeter: a page says nothing of a check since its runs",
+        "reproduction/numbers.py",
+        '"; ".join([guarantee, *checks_since(record)])',
+        "guarantee",
+        "reproduction/test_reproduce.py::test_a_file_of_ones_own_with_a_method_of_ones_own",
+    ),
+    Fault(
         "privacy perimeter: noise of a plugin's messages counts as independent",
         "simulation/results.py",
         "own = plan.algorithm.plugin or plan.mechanism.plugin\n",

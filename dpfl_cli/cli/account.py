@@ -13,8 +13,8 @@ from dpfl_cli.simulation.store import LARGE_DELTA, RunRecord, delta_warning
 
 UNAMPLIFIED = "as if all took part: it counts no amplification by drawing clients or batches"
 TOGETHER = (
-    "covered: a choice among these runs, whose noise was fixed beforehand; not covered: other runs "
-    "on the same data"
+    "covered: these runs together, and a choice among them, whose noise was fixed beforehand; what "
+    "each by itself does not cover is below"
 )
 
 

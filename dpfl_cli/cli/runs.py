@@ -73,6 +73,7 @@ def configure(parser: ArgumentParser) -> None:
     ):
         parsers["table"].add_argument(
             flag,
+            action="extend",
             required=about is None,
             default=[],
             type=lambda text: text.split(","),

@@ -258,6 +258,8 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     ('1.50 ± 0.71', '1 (1 of 2 runs)')
     >>> mean_text([5000.0, 5226.0], 2), mean_text([19.0, 21.0], 2)
     ('5113 ± 160', '20.0 ± 1.4')
+    >>> mean_text([53.91, 69.91], 2), mean_text([3e6, 3e6 + 80], 2)
+    ('62 ± 11', '3000040 ± 57')
     >>> mean_text([math.inf, 1.0], 2)
     'inf ± nan'
     """
@@ -265,11 +267,11 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     text = f"{mean:.4g}" if values else "none"
     if len(values) > 1:
         spread = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
-        places = 1 - math.floor(math.log10(spread)) if spread > 0 else -1
-        if 0 < places < 6:  # as many as the spread has with two digits
+        if 1e-4 <= spread < 1e4:  # as many places as the spread has with two digits
+            places = max(0, 1 - math.floor(math.log10(spread)))
             text = f"{mean:.{places}f} ± {spread:.{places}f}"
         else:
-            text += f" ± {spread:.0f}" if 100 <= spread < 1e4 else f" ± {spread:.2g}"
+            text += f" ± {spread:.2g}"
     return text if len(values) == runs else f"{text} ({len(values)} of {runs} runs)"
 
 

@@ -225,7 +225,7 @@ def parse_settings(kind: type[Settings], values: Any, where: str) -> Any:
     own = (key for key in keys if not OF_PYDANTIC.match(key))
     path = ".".join([where, *own]).lstrip(".")
     if first["type"] == "extra_forbidden":
-        raise ConfigError(f"{path}: unknown option; {nearest(keys[-1], kind.model_fields)}")
+        raise ConfigError(f"{path}: unknown option; {nearest(keys[-1], kind.model_fields, where)}")
     if first["type"] == "missing":
         raise ConfigError(f"{path}: missing; give it a value, as {path}=…")
     message = alternatives(errors)

@@ -276,7 +276,8 @@ def _said(error: Exception) -> str:
     missing = error.__cause__ if isinstance(error, ConfigCompositionException) else error
     if isinstance(missing, ConfigKeyError | ConfigAttributeError):
         names = [str(name) for name in missing.parent_node if name not in ("hydra", "hints")]
-        hint = nearest(str(missing.key), names) if names else "nothing is below a value"
+        group = str(missing.full_key).rpartition(".")[0]
+        hint = nearest(str(missing.key), names, group) if names else "nothing is below a value"
         if missing.full_key == missing.key != "name":  # an option that was given without its group
             nodes = ((name, missing.parent_node._get_node(name)) for name in names)
             below = [

@@ -126,12 +126,15 @@ def known_names(what: str, given: Collection[str], known: Collection[str]) -> fr
     return frozenset(given)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint to append to a message: the nearest known name, or all of them when none is near; of
-    many those in the same group (fedexp/…, algorithm.…), or the groups.
+def nearest(word: str, known: Iterable[str], below: str = "") -> str:
+    """A hint to append to a message: the nearest known name, as a key `below` another where that is
+    given, or all of them when none is near; of many those in the same group (fedexp/…,
+    algorithm.…), or the groups.
 
     >>> nearest("fedxp", ["fedavg", "fedexp"])
     'did you mean fedexp?'
+    >>> nearest("eps", ["epsilon", "delta"], below="dp")
+    'did you mean dp.epsilon?'
     >>> nearest("zzz", ["b", "a"])
     'choose from: a, b'
     >>> nearest("zzz", ["rounds", "dp", *(f"dp.{number}" for number in range(40))])
@@ -139,7 +142,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     names = sorted(set(known))
     if close := difflib.get_close_matches(word, names, n=1):
-        return f"did you mean {close[0]}?"
+        return f"did you mean {f'{below}.' if below else ''}{close[0]}?"
     if len(names) > MANY:
         group = GROUPED.split(word)[0]
         same = [name for name in names if GROUPED.split(name)[0] == group]

@@ -86,11 +86,13 @@ def values_of(node: yaml.Node | None) -> int:
     return 1 + sum(map(values_of, inside))
 
 
-def content_of(path: str) -> str:
-    """The SHA-256 of a file; of FILE.py:NAME that of the file, with the name."""
+def content_of(path: str, option: str = "") -> str:
+    """The SHA-256 of a file; of FILE.py:NAME that of the file, with the name. `option` as in
+    `read_own`.
+    """
     code = _CODE.fullmatch(path)
     file = code["file"] if code else path
-    content = read_own(file, "")
+    content = read_own(file, option)
     if code is None:
         return hashlib.sha256(content).hexdigest()
     digest = _sha256(content, imported(content, expanded(file).parent))

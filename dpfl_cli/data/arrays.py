@@ -4,6 +4,7 @@
 
 import hashlib
 import io
+import re
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import shorten
@@ -61,7 +62,8 @@ class Arrays(Kept):
     @staticmethod
     def content(settings: ArraysSettings) -> tuple[str, ...]:
         """Of the files."""
-        return tuple(map(content_of, settings.files("my.npz or data.py:NAME").values()))
+        paths = settings.files("my.npz or data.py:NAME")
+        return tuple(content_of(path, f"dataset.{name}=") for name, path in paths.items())
 
     @staticmethod
     def not_covered(settings: ArraysSettings) -> list[str]:
@@ -252,7 +254,8 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
             column = table.pop(name)
             if (empty := column.isna() | (column == "")).any():
                 raise DataError(
-                    f"{where}: column {name} is empty in record {empty.argmax()} (counted from 0)"
+                    f"{where}: column {name} is empty in record {empty.argmax()} (counted from 0); "
+                    "leave that record out, or write what is missing"
                 )
             odd = ~np.isfinite(pd.to_numeric(column, errors="coerce").to_numpy(np.float64))
             words = column[odd].astype(str).str.strip().str.lower()
@@ -269,11 +272,16 @@ def _of_table(content: bytes, where: str, settings: ArraysSettings) -> NamedArra
                 f"{where}: no column {name}; {nearest(name, map(str, table))} (name that with "
                 f"{kind} by dataset.{kind}=COLUMN)"
             )
+    if table.empty:
+        records, features = table.shape
+        raise DataError(f"{where}: {records} records of {features} features; write at least one")
     for name in map(str, table):
         numbers = pd.to_numeric(table[name].replace({"True": 1, "False": 0}), errors="coerce")
         good = np.isfinite(numbers.to_numpy(np.float64, na_value=np.nan)) & table[name].notna()
         if not good.all() or table[name].dtype.kind in "mM":
             record, how = good.argmin(), "write categories as numbers, as pandas.get_dummies does"
+            if re.fullmatch(r"\s*[+-]?\d*,\d+\s*", str(table[name].iloc[record])):
+                how = "write decimals with a point"
             if "clients" not in given:
                 how += f" (dataset.clients={name} where it says whose a record is)"
             what = f"{table[name].iloc[record]!r}, no finite number,"

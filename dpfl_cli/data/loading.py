@@ -374,8 +374,8 @@ def held_out_of(pool: NamedArrays, fraction: float) -> ndarray:
         found[draws.permutation(own)[:held]] = True
     if not found.any():
         raise ConfigError(
-            f"dataset.test_fraction={fraction:g}: of none of the {len(names)} clients, each of "
-            "which keeps a record, one was drawn; write more"
+            f"dataset.test_fraction={fraction:g}: no record is held out, for each of the "
+            f"{len(names)} clients keeps one; write more, or dataset.test_path=FILE"
         )
     return found
 

@@ -20,6 +20,7 @@ from dpfl_cli.reproduction.measure import (
     Where,
 )
 from dpfl_cli.reproduction.rows import PRIVACY, Row, fitting
+from dpfl_cli.simulation.checked import checks_since
 from dpfl_cli.simulation.results import paper_price, privacy_statement
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord
@@ -158,10 +159,13 @@ def _bad(measure: Measure) -> float:
 
 
 def _stated(plan: Plan, record: RunRecord) -> Row:
-    """What a run says of its privacy; older ones count the data set in n, not what is dealt."""
+    """What a run says of its privacy, and what a check of its plugins has found since; older ones
+    count the data set in n, not what is dealt.
+    """
     cells = privacy_cells(record.result["privacy"])
     counted, dealt = (f", n = {n} records:" for n in (plan.info.records, plan.records))
-    return cells | {"guarantee": str(cells["guarantee"]).replace(counted, dealt)}
+    guarantee = str(cells["guarantee"]).replace(counted, dealt)
+    return cells | {"guarantee": "; ".join([guarantee, *checks_since(record)])}
 
 
 def _planned(name: str, measure: Measure, labels: Where, plan: Plan) -> Row:

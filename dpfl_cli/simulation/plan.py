@@ -207,6 +207,7 @@ def with_values(config: Config, changes: Config) -> Options:
             node = node.get(parent) if isinstance(node, dict) else None
         if not isinstance(node, dict) or last not in node:
             known = node if isinstance(node, dict) else result
-            raise ConfigError(f"{path}: unknown option; {nearest(last, known)}")
+            below = path.rpartition(".")[0] if known is node else ""
+            raise ConfigError(f"{path}: unknown option; {nearest(last, known, below)}")
         node[last] = value
     return result

@@ -65,7 +65,7 @@ def test_no_algorithm_opens_client_values() -> None:
             "algorithm.local_steps=0: input should be greater than or equal to 1",
         ),
         ("fedexp", {"local_lr": "x"}, "algorithm.local_lr='x': input should be a valid number"),
-        ("fedexp", {"halve": True}, "algorithm.halve: unknown option; did you mean half"),
+        ("fedexp", {"halve": True}, "algorithm.halve: unknown option; did you mean algorithm.half"),
         (
             "scaffold",
             {"control": "send"},

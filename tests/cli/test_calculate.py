@@ -263,7 +263,7 @@ def test_a_run_is_asked_for_its_own_problem(calculate) -> None:
         (["scaffnew", *RUN], {}, "write dp.epsilon="),
         (["scaffnew", *RUN, "dp.epsilon=2", "algorithm=fedavg"], {}, "those of algorithm=scaffnew"),
         (["scaffnew", *RUN, "dp.epsilon=2", "dp=cdp"], {}, "write dp=ldp"),
-        (["scaffnew", *RUN, "dp.epsilon=2", "model.conditon=3"], {}, "did you mean condition?"),
+        (["scaffnew", *RUN, "dp.epsilon=2", "model.conditon=3"], {}, "mean model.condition?"),
         (["scaffnew", *RUN, "dp.epsilon=2", "model.l2=0.1"], {}, "write model.l2=null"),
         (["scaffnew", "dp.epsilon=2"], {}, "its optimum is not known"),
     ],

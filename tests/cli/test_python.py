@@ -117,7 +117,7 @@ def test_runs_on_the_same_data_have_a_price_together(
     assert main(["account", *(run.id[:8] for run in runs), "--together"]) == 0
     out = capsys.readouterr().out
     assert "9 releases" in out
-    assert "covered: a choice among these runs" in out
+    assert "covered: these runs together, and a choice among them" in out
     secret = [*small, "dp.noise=secret", "mechanism.noise_multiplier=2"]
     twins = [dpfl.run(*secret, "runtime.force=true", quiet=True)[0] for _ in range(2)]
     assert twins[0].id == twins[1].id

@@ -974,6 +974,8 @@ def test_an_archive_is_taken_by_another_store(
         assert err.startswith("runs.tar.xz: 1/1")
     table = ["runs", "table", "--rows", "algorithm", "--cols", "dp", "--csv"]
     assert ",,1,1," in printed(*table, str(folder), folder.name)  # a seed, and no spread
+    twice = printed(*table, "--rows", "seed")
+    assert twice == printed(*table[:3], "algorithm,seed", *table[4:])
     err = refused("runs", "prune", str(folder), "--yes")
     assert "of another store; prune deletes nothing outside" in err
     assert "finished before" in printed("run", *SMALL)

@@ -49,7 +49,11 @@ def refused(*overrides: str) -> str:
     [
         (["algorithm=fedxp"], "algorithm=fedxp: did you mean fedexp?"),
         (["dp=ldpp"], "did you mean ldp"),
-        (["algorithm.clipnorm=1"], "algorithm.clipnorm: unknown option; did you mean clip_norm?"),
+        (
+            ["algorithm.clipnorm=1"],
+            "algorithm.clipnorm: unknown option; did you mean algorithm.clip_norm?",
+        ),
+        (["dp.eps=4"], "dp.eps: unknown option; did you mean dp.epsilon?"),
         (["roundss=3"], "roundss: unknown option; did you mean rounds?"),
         (["clip_norm=1"], "clip_norm: unknown option; did you mean algorithm.clip_norm?"),
         (["name=x"], "name: unknown option; choose from: accountant"),
@@ -275,7 +279,7 @@ def test_identity_depends_on_what_changes_numbers_and_on_nothing_else() -> None:
 
 
 def test_unknown_keys_in_changes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="did you mean clip_norm"):
+    with pytest.raises(ConfigError, match=r"did you mean algorithm\.clip_norm"):
         with_values(compose_config(SMALL), {"algorithm.clip_nrm": 1.0})
 
 

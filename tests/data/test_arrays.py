@@ -232,7 +232,12 @@ def test_a_table_gives_the_records_that_arrays_give(mine: str, name: str, write:
             NAMED,
             "column x1 is empty in record 11 .*; leave it out, or fill it",
         ),
-        ({"label": [*LABELS[1:], None]}, NAMED, "column label is empty in record 11"),
+        ({"label": [*LABELS[1:], None]}, NAMED, "label is empty in record 11 .*; leave that"),
+        (
+            {"x0": ["0,5", *FEATURES[1:, 0]]},
+            NAMED,
+            "column x0 is '0,5', .* in record 0 .*; leave it out, or write decimals with a point",
+        ),
         ({"hospital": [None, *CLIENTS[1:]]}, NAMED, "column hospital is empty in record 0"),
         ({"label": [0, "NA", *[1] * 10]}, NAMED, "column label is 'NA' in record 1 "),
         ({"label": [0.5, "-inf", *[1.5] * 10]}, NAMED, "column label is '-inf' in record 1 "),
@@ -294,6 +299,8 @@ def test_a_damaged_table_is_one_line(tmp_path: Path, content: bytes) -> None:
         ("a,targets,targets\n1,2,0\n3,4,1\n", "names a column twice"),
         (",a,targets\n0,1,0\n1,3,1\n", "a column has no name"),
         ("a,b,targets\n1,2,0\n3,4\n", "column targets is empty in record 1"),
+        ("a,b,targets\n", "0 records of 2 features"),
+        ("targets\n1\n0\n", "2 records of 0 features"),
     ],
 )
 def test_columns_never_shift(tmp_path: Path, text: str, says: str) -> None:
@@ -347,7 +354,7 @@ def test_arrays_may_have_other_names(tmp_path: Path) -> None:
         ("data.py:endless", "a Dataset with a length"),
         ("data.py:Mime", "did you mean Mine"),
         ("data.py", "not a .npz file"),
-        ("absent.npz", "cannot be read"),
+        ("absent.npz", "dataset.path=.*absent.npz: cannot be read"),
         (None, "dataset.path: missing"),
     ],
 )
@@ -417,7 +424,7 @@ def test_every_client_keeps_a_record(tmp_path: Path) -> None:
     found = Arrays.load(ArraysSettings(path=path, test_fraction=0.99), 0)
     assert len(found.train) == found.info.clients == 3
     path = saved(tmp_path, features=FEATURES, targets=LABELS, clients=np.arange(12))
-    with pytest.raises(ConfigError, match="of none of the 12 clients"):
+    with pytest.raises(ConfigError, match="each of the 12 clients keeps one"):
         Arrays.load(ArraysSettings(path=path, test_fraction=0.5), 0)
 
 

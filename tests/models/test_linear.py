@@ -259,7 +259,7 @@ def test_settings_and_data_that_do_not_fit_are_refused() -> None:
     ):
         parse_settings(found.settings, {"loss_factor": 0.0}, "model")
     with pytest.raises(
-        ConfigError, match=r"model\.lossfactor: unknown option; did you mean loss_factor\?"
+        ConfigError, match=r"model\.lossfactor: unknown option; did you mean model\.loss_factor\?"
     ):
         parse_settings(found.settings, {"lossfactor": 0.5}, "model")
     assert LinearRegression.dimension_of(LinearRegressionSettings(), make_info()) == D

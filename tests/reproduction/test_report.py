@@ -71,6 +71,18 @@ def test_totals_are_those_of_the_claims(site: Path) -> None:
     assert "demo/one/quick/index.html" in front
 
 
+def test_sentences_of_the_totals_are_apart(site: Path) -> None:
+    file = site.parent / "artifacts/demo/one/quick/claims.json"
+    told = json.loads(file.read_text())
+    (one,) = (claim for claim in told["claims"] if not claim["ours"] and not claim["invariant"])
+    told["claims"] += [one | {"id": "large", "finding": "not run at this size"}]
+    told["claims"] += [one | {"id": "like", "data": "on stand-ins"}]
+    file.write_text(json.dumps(told))
+    write_report(site.parent, KNOWN, "dpfl report")
+    front = " ".join((site / "index.html").read_text().split())
+    assert "1 need a larger size than was run. 1 are both, at reduced size" in front
+
+
 def test_a_page_has_all_that_there_is(site: Path) -> None:
     page = (site / "demo/one/quick/index.html").read_text()
     for words in ("DP-FedEXP", "epsilon does not depend on", "95 % interval", "Nobody, “A"):

@@ -1086,8 +1086,13 @@ def test_a_file_of_ones_own_with_a_method_of_ones_own(
     assert main(["reproduce", path, "--commands", "--plugin", plugin]) == 0
     assert f"dpfl run --plugin {plugin} -m" in capsys.readouterr().out
     assert main(["reproduce", path, "--plugin", plugin]) == 0
-    page = (tmp_path / "outputs/artifacts/local/mine/quick/table.md").read_text()
+    file = tmp_path / "outputs/artifacts/local/mine/quick/table.md"
+    page = file.read_text()
     assert "| apart |" in page
+    assert f"not checked: dpfl check {plugin} |" in page
+    assert main(["check", plugin, "dp=ldp", "--quiet"]) == 0
+    assert main(["reproduce", path, "--plugin", plugin]) == 0  # of the same runs
+    assert "dpfl check of the file as it was has passed since" in file.read_text()
     assert f"Made by `dpfl reproduce mine.py --plugin {plugin} scale=quick`" in page
 
 
