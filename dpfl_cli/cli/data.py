@@ -103,7 +103,7 @@ def _list() -> None:
     rows = []
     for name, entry in CATALOGUE.items():
         found = status(name)
-        sources = "\n".join(source.host for source in entry.sources)
+        sources = ", ".join(source.host for source in entry.sources)
         size = decimal(found.size) if found.files else ""
         rows.append((name, entry.what, entry.licence, sources, _where(found), size))
     for name, own in FOLDERS.items():

@@ -3,17 +3,13 @@
 import math
 import re
 import statistics
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Column, Table
 
-from dpfl_cli.cli.columns import aligned
+from dpfl_cli.cli.columns import table_lines
 from dpfl_cli.cli.selection import CHOICES, cell_of, repetitions, settings_of, short_names, varying
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN, epsilon_number
 from dpfl_cli.simulation.checked import checks_since, failed_since
@@ -51,30 +47,10 @@ def print_table(
     title: str | None = None,
     stderr: bool = False,
 ) -> None:
-    """Prints a table with lines around its cells, the longest of which are wrapped at words; where
-    the console is too narrow for that, every row as many lines as it takes. Nothing is cut.
-    """
-    console, cells = wide_console(stderr), [columns, *rows]
-    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    longest = widths.index(max(widths))
-    words = (cell_len(word) for row in cells for word in row[longest].split())
-    needed = sum(widths) - widths[longest] + max(words) + 3 * len(widths) + 1
-    if needed > console.width:
-        folded = _folded((zip(columns, row, strict=True) for row in rows), console.width)
-        console.out("\n".join([title, *folded] if title else folded))
-        return
-    head = [Column(name, no_wrap=number != longest) for number, name in enumerate(columns)]
-    table = Table(*head, title=title)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-def _folded(rows: Iterable[Iterable[tuple[str, str]]], width: int) -> list[str]:
-    """Each row of names and cells, but for empty ones, as a text of lines of this width."""
-    texts = (" ".join(f"{name}={cell}" for name, cell in row if cell) for row in rows)
-    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
-    return [wrapper.fill(text) for text in texts]
+    """Prints a table below its title."""
+    console = wide_console(stderr)
+    lines = table_lines(columns, rows, console.width)
+    console.out("\n".join([title, *lines] if title else lines))
 
 
 # --- epsilons -------------------------------------------------------------------------------------
@@ -140,22 +116,14 @@ def collusion_text(result: dict[str, Any]) -> str:
 def print_results(console: Console, records: Sequence[RunRecord], means: bool = True) -> None:
     """Prints a table of runs, and below it what holds for all of them.
 
-    Means over seeds follow where there are any, unless `means` is False. Where the console is too
-    narrow for a line a run, every run is as many lines as it takes, and nothing is cut.
+    Means over seeds follow where there are any, unless `means` is False.
     """
     rows, averages = _rows(records)
     common = {name: rows[0][name] for name in COMMON if len({row[name] for row in rows}) == 1}
     for table in (rows, *([averages] if means and averages else [])):
         shown = [{name: row[name] for name in row if name not in common} for row in table]
-        # not by rich, which takes 20 s for a table of 5,000 runs
-        cells = [list(shown[0]), *(list(row.values()) for row in shown)]
-        lines = aligned(cells)
-        if max(map(len, lines)) > console.width:  # names of columns in several lines
-            names = (name.replace("_", "_ ").split() for name in cells[0])
-            lines = aligned([*zip_longest(*names, fillvalue=""), *cells[1:]])
-        if max(map(len, lines)) > console.width:
-            lines = _folded((row.items() for row in shown), console.width)
-        console.out("\n".join([*lines, ""]))
+        cells = [list(row.values()) for row in shown]
+        console.out("\n".join([*table_lines(list(shown[0]), cells, console.width), ""]))
     for line in (
         ", ".join(f"{name} {cell}" for name, cell in common.items()),
         *privacy_of(records),

@@ -21,7 +21,6 @@ from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import Best, Derived, Metric
 from dpfl_cli.reproduction.numbers import numbers_of, row_of
-from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import (
     Missing,
     Row,
@@ -44,7 +43,8 @@ def rows_of_runs(
     records: Mapping[str, RunRecord],
     searched: pd.DataFrame | None = None,
 ) -> Rows:
-    """Rows of an artifact of runs and plans.
+    """Rows of an artifact of runs and plans, to be written: the paper's numbers come beside them as
+    they are read again (`from_csv`).
 
     Args:
       records: run id -> record, of the runs that ended (done or diverged).
@@ -81,7 +81,7 @@ def rows_of_runs(
     for name, measure in derived.items():
         made = _derived(name, measure, rows_of(artifact, rows))
         rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
-    return rows_of(artifact, beside_paper(artifact, rows))
+    return rows_of(artifact, rows)
 
 
 def measured(

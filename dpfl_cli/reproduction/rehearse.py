@@ -14,21 +14,21 @@ import numpy as np
 
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.identity import flat
+from dpfl_cli.data.files import encoded
 from dpfl_cli.reproduction.artifact import SCALES, Artifact
 from dpfl_cli.reproduction.figure import canvas_of
+from dpfl_cli.reproduction.folder import SEARCH, pages_of
 from dpfl_cli.reproduction.grid import requests
-from dpfl_cli.reproduction.judge import judge
-from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.numbers import applies
 from dpfl_cli.reproduction.paper_numbers import check_numbers
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rows import PSEUDO, check_values
 from dpfl_cli.reproduction.search import Job
-from dpfl_cli.reproduction.tables import label_of
+from dpfl_cli.reproduction.tables import label_of, to_csv
 from dpfl_cli.simulation.execute import execute
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
-from dpfl_cli.simulation.store import RunRecord, RunStore
+from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
 
 SHOWN, MORE = 25, 200  # rounds of a made-up curve, at first and where that is not enough
 SEEDS = 2  # of every run, the first ones, are made up at first
@@ -56,11 +56,15 @@ def rehearse(job: Job) -> None:
 
 
 def _make(job: Job, shown: int) -> None:
-    """All that is made of an artifact's runs, these being made up."""
+    """All that is made of an artifact's runs, these being made up, in the way that it is made: from
+    CSV files.
+    """
     artifact = job.artifact
     records = {cell.plan.id: made_up(artifact, cell.plan, shown) for cell in job.cells}
     rows = rows_of_runs(artifact, job.cells, records, job.rows)
-    page(artifact, rows, judge(artifact, rows), "", [], job.table)
+    manifest = json_text({"data": job.data, "tested_to": job.horizon, "gaps": []})
+    files = encoded({**to_csv(rows), SEARCH: job.table, "manifest.json": manifest})
+    rows, *_ = pages_of(artifact, files)
     if artifact.figures:
         canvas_of(artifact, rows)
 

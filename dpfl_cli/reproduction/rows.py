@@ -108,7 +108,6 @@ class Rows:
 
     def where(self, **labels: Any) -> Rows:
         """The rows with these labels: a value, a list of values, or between(low, high)."""
-        labels = {name: one for name, one in labels.items() if one != OTHERS}
         check_values(labels, self.known)
         return replace(self, frame=matching(self.frame, labels))
 
@@ -268,7 +267,6 @@ class Rows:
         """The numbers of a measure's rows with these labels, and the first of the others in which
         they differ; so many of them may be left free.
         """
-        labels = {name: one for name, one in labels.items() if one != OTHERS}
         check_values({"measure": measure, **labels}, self.known)
         for name in labels:
             check_label(name, self.labels)
@@ -322,7 +320,7 @@ def matching(frame: pd.DataFrame, where: Where) -> pd.DataFrame:
 def _narrowed(column: Callable[[str], np.ndarray], where: Where, rows: np.ndarray) -> np.ndarray:
     """Those of some rows, by their numbers, with these labels."""
     for name, wanted in where.items():
-        if not isinstance(wanted, MANY | between):
+        if not isinstance(wanted, MANY | between) and wanted != OTHERS:  # of all
             rows = rows[column(name)[rows] == wanted]
     for name, wanted in where.items():  # slowly, of the rows that are left
         if isinstance(wanted, MANY | between) or wanted in (0, 1):  # true is not 1

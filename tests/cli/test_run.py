@@ -646,7 +646,7 @@ def test_account_says_where_the_draw_of_clients_is_not_counted(printed) -> None:
     for more, without in (([], set()), (drawn, {"gdp", "joint_gaussian", "wang_rdp", "zcdp"})):
         words = ["algorithm=fedavg", "dp=cdp", *SMALL, *more]
         out = printed("account", printed("run", *words).split()[-1])
-        told = {line.split()[1] for line in out.splitlines() if "as if all took part" in line}
+        told = {line.split()[0] for line in out.splitlines() if "as if all took part" in line}
         assert told == without
         assert ("  participation: " in printed("calibrate", *words)) is bool(without)
 

