@@ -465,6 +465,20 @@ MENDS = [
         "cli/test_run.py",
     ),
     Fault(
+        "privacy bounds: a float32 mean is believed over any number of clients",
+        "privacy/limits.py",
+        "if not averaged or values.dtype == torch.float64:",
+        "if True:",
+        "privacy/test_gaussian.py",
+    ),
+    Fault(
+        "privacy 3: a short update overflows PrivUnit's message",
+        "privacy/privunit.py",
+        "(_NULL_SHARE * bound).clamp(min=_NULL_NORM)",
+        "_NULL_NORM",
+        "privacy/test_privunit.py::test_no_length_of_an_update_makes_a_message_overflow",
+    ),
+    Fault(
         "privacy 3: PrivUnit's cap may be split so that its other side is never drawn",
         "privacy/privunit_constants.py",
         "if found.epsilon_cap > LARGEST_CAP:",
