@@ -465,6 +465,35 @@ MENDS = [
         "cli/test_run.py",
     ),
     Fault(
+        "privacy bounds: a float32 mean is believed over any number of clients",
+        "privacy/limits.py",
+        "if not averaged or values.dtype == torch.float64:",
+        "if True:",
+        "privacy/test_gaussian.py",
+    ),
+    Fault(
+        "privacy 3: a short update overflows PrivUnit's message",
+        "privacy/privunit.py",
+        "(_NULL_SHARE * bound).clamp(min=_NULL_NORM)",
+        "_NULL_NORM",
+        "privacy/test_privunit.py::test_no_length_of_an_update_makes_a_message_overflow",
+    ),
+    Fault(
+        "privacy rows: a client's rows are padded for another's private number of records",
+        "data/federation.py",
+        "(1.0 if self.counts_private else 1.0 - waste)",
+        "(1.0 - waste)",
+        "simulation/test_conformance.py"
+        "::test_how_many_records_a_client_holds_rounds_nobody_elses_sums",
+    ),
+    Fault(
+        "privacy drawn: a delta below that of cut Poisson draws is priced",
+        "privacy/accountants.py",
+        "if delta < 100 * cut:",
+        "if False:",
+        "privacy/test_amplification.py::test_a_delta_below_that_of_a_cut_draw_is_refused",
+    ),
+    Fault(
         "privacy 3: PrivUnit's cap may be split so that its other side is never drawn",
         "privacy/privunit_constants.py",
         "if found.epsilon_cap > LARGEST_CAP:",

@@ -144,10 +144,17 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """One run's clients: a dataset and the partition that deals its training records to them."""
+    """One run's clients: a dataset and the partition that deals its training records to them.
+
+    Attributes:
+      counts_private: whether it is a client's own how many records it holds. Then nobody's rows are
+        padded for another's: sums over them would be rounded otherwise, and local steps may make
+        much of that.
+    """
 
     dataset: Dataset
     partition: Partition
+    counts_private: bool = False
 
     @property
     def clients(self) -> int:
@@ -165,7 +172,7 @@ class Federation:
 
     def buckets(self, waste: float = 0.15) -> list[ndarray]:
         """Client numbers grouped so that padding each group to its largest client wastes at most
-        `waste` of its rows.
+        `waste` of its rows; nothing where counts are private.
 
         Clients without records form a group of their own (they compute nothing). Within a group,
         sizes differ by less than the factor 1 / (1 - waste), so every group keeps the bound by
@@ -176,7 +183,7 @@ class Federation:
         groups: list[list[int]] = []
         largest = inf
         for client, size in zip(order.tolist(), counts[order].tolist(), strict=True):
-            if size < (1.0 - waste) * largest:
+            if size < (1.0 if self.counts_private else 1.0 - waste) * largest:
                 groups.append([])
                 largest = size
             groups[-1].append(client)

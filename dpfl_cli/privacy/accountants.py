@@ -18,6 +18,7 @@ import numpy as np
 
 from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.privacy.draws import OVERFLOW
 from dpfl_cli.privacy.kinds import KINDS
 from dpfl_cli.privacy.ledger import Entries, Ledger, LedgerEntry
 
@@ -128,6 +129,7 @@ class Accountant(ABC):
             return math.inf
         if not entries:
             return 0.0
+        self._check_delta_of_draws(entries, delta)
         if entries[0].law in self.amplifies:
             entries = [_of_rounds(entries)]
             if _has_no_noise(entries[0]):
@@ -138,6 +140,19 @@ class Accountant(ABC):
                 for one in entries
             ]
         return float(self._epsilon(entries, delta))
+
+    def _check_delta_of_draws(self, entries: Entries, delta: float) -> None:
+        """Refuses a delta that is not large beside the probability with which a Poisson draw is cut
+        off: given that none is, releases are what is priced, so that their delta grows by so much.
+        """
+        drawn = (one for one in entries if one.rate is not None and not self.misses(one))
+        cut = OVERFLOW * sum(one.count for one in drawn if "poisson" in (one.law, one.batch))
+        if delta < 100 * cut:
+            raise PrivacyError(
+                f"delta={delta:g} is not large beside the {cut:.2g} with which more clients, or "
+                "records, are drawn by a Poisson law than are computed; give one of at least "
+                f"{105 * cut:.2g}"
+            )
 
     @abstractmethod
     def _epsilon(self, entries: Entries, delta: float) -> float:

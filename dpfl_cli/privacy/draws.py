@@ -39,7 +39,7 @@ HidingLaw = Literal["subset", "poisson"]  # by which a batch may be amplified
 STREAM = "noise/cohort"  # in the key space that methods cannot draw from
 NOBODY = -1
 COHORT_REVISION = 2  # raised when the clients of a round, or their rows, change
-_OVERFLOW = 1e-18  # of a cohort with more clients than there are rows
+OVERFLOW = 1e-18  # of a cohort with more clients than there are rows
 _MAKER = object()
 
 
@@ -87,7 +87,7 @@ class Sampling:
         """
         if self.law == "fixed":
             return int(self.size)
-        third = -math.log(_OVERFLOW) / 3
+        third = -math.log(OVERFLOW) / 3
         beyond = third + math.sqrt(third**2 + 6 * third * self.size)
         return min(self.clients, math.ceil(self.size + beyond))
 

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy.bounded import LARGEST_BOUND, SMALLEST_BOUND, Bounded, per_run
+from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import client_values, of_cohort, refuse_watchers
 from dpfl_cli.privacy.draws import STREAM, MethodStreams, among
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog, Scope
+from dpfl_cli.privacy.limits import Limits
 from dpfl_cli.privacy.releases import Provenance, Release, ReleaseSpec, Setup, Trust
 
 Event = tuple[str, float | None, Scope]  # kind, parameter and scope, as in `LedgerEntry`
@@ -88,10 +89,10 @@ class Mechanism(ABC):
         self._site = site
         self._last = np.array([setup.rounds for setup in site.setups])
         self._all = np.broadcast_to(True, self._last.shape)
-        self._unread: dict[str, Tensor] = {}  # name -> whether its bounds were good; see `verify`
         self._provenance = Provenance(site.ledger)
         # [R] why bounds of releases that were made are not proved
         self.claims: list[set[str]] = [set() for _ in self.settings]
+        self._limits = Limits(site.sound, self.claims)
 
     @classmethod
     @abstractmethod
@@ -242,11 +243,9 @@ class Mechanism(ABC):
         Called when metrics are read, and so before any result of these rounds is seen.
 
         Raises:
-          PrivacyError: a bound bounds nothing.
+          PrivacyError: a bound bounds nothing, or is not proved of a mean (dp.mode=sound).
         """
-        for name, good in self._unread.items():
-            _demand(name, good)
-        self._unread.clear()
+        self._limits.verify()
 
     def _spec(self, name: str) -> ReleaseSpec:
         """The declaration of a release, of the first run."""
@@ -299,7 +298,7 @@ class Mechanism(ABC):
                 f"{list(rounds.shape)}, but serves {runs} runs of {clients} clients"
             )
         if self.needs_bound:
-            self._check_bound(name, values.bound)
+            self._limits.check(name, values, self.trust != "local")
         return spec
 
     def _charge(
@@ -357,28 +356,6 @@ class Mechanism(ABC):
                 row[:last] = specs[name].noise(entry, last)
             logs[name] = ReleaseLog(shared, table, site.specs[0][name].one_message)
         return logs[name]
-
-    def _check_bound(self, name: str, bound: Tensor) -> None:
-        """Refuses a bound that bounds nothing.
-
-        Read on the host where that costs nothing, else when metrics are read (`verify`): noise in
-        proportion to an infinite bound drowns the values, so that nothing leaks until then.
-        """
-        smallest, largest = SMALLEST_BOUND[bound.dtype], LARGEST_BOUND[bound.dtype]
-        if bound.device.type == "cpu":
-            _demand(name, all(smallest <= one <= largest for one in bound.tolist()))
-            return
-        good = ((bound >= smallest) & (bound <= largest)).all()
-        self._unread[name] = good & self._unread.get(name, good)
-
-
-def _demand(name: str, good: Tensor | bool) -> None:
-    if not good:
-        raise PrivacyError(
-            f"release '{name}' needs clipped values: set algorithm.clip_norm to a number from "
-            "1e-10 to 1e100 (in float32 from 1e-9 to 1e15; its square too, where that is of what "
-            "is released), and keep a clip norm that adapts there"
-        )
 
 
 def _only(charged: np.ndarray, values: Tensor) -> Tensor:

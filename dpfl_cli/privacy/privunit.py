@@ -44,7 +44,9 @@ from dpfl_cli.privacy.privunit_constants import (
 )
 from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 
-_NULL_NORM = 1e-30  # shorter vectors have no direction that float32 could carry; they count as zero
+# shorter vectors count as zero: they have no direction that float32 could carry, or (relative to C)
+# a message of a length that follows from C would be beyond float32, and show how short they are
+_NULL_NORM, _NULL_SHARE = 1e-30, 1e-20
 
 
 @component("mechanism", "privunit", PrivUnitSettings)
@@ -102,7 +104,7 @@ class PrivUnit(Mechanism):
         # cosine. The reflection that takes e_1 to -+u, along w = u +- e_1 (the sign that keeps w
         # away from 0), takes x to V: V = -+(x - w <w, x> / (1 + |u_1|)). It keeps lengths to
         # rounding, near e_1 too, and needs no orthogonalisation.
-        null = norms < _NULL_NORM
+        null = norms < (_NULL_SHARE * bound).clamp(min=_NULL_NORM)
         x = streams.normal(f"noise/{name}/direction", address, clients, size, dtype, device)
         rest = vector_norms(x[..., 1:])
         # float32 can draw an exact 0, at d = 2

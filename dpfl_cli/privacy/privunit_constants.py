@@ -20,6 +20,7 @@ _SIGN_MARGIN = 2e-3
 
 
 LARGEST_CAP = 30.0  # e0: beyond 37 expit(e0) is 1, and random numbers of 53 bits are near that
+SMALLEST_SCALE = 1e-12  # m: messages have lengths of up to a thousand times C / m
 LARGEST_DIRECTION = 24.0  # e1 of the exact rule: beyond, 1 - tanh(e1 / 2) is rounding
 
 
@@ -150,6 +151,12 @@ def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dime
         a * log_squared_sine - math.log(dimension - 1) - float(scipy.special.betaln(a, 0.5))
     )
     scale = math.exp(log_prefactor) * (inside / mass - outside / (1 - mass))
+    if scale < SMALLEST_SCALE:
+        raise ConfigError(
+            f"mechanism.epsilon_cap={epsilon_cap:g} and mechanism.epsilon_direction="
+            f"{epsilon_direction:g}, as set or split: messages would be so long that numbers "
+            "overflow, which tells what is in them; write more"
+        )
     return Cap(epsilon_cap, epsilon_direction, threshold, mass, inside, scale)
 
 

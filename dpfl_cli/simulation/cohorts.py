@@ -6,6 +6,7 @@ there are.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -24,8 +25,20 @@ from dpfl_cli.privacy.client_values import (
     own_values,
 )
 from dpfl_cli.privacy.draws import Cohort, members_of
+from dpfl_cli.simulation.run_plan import Plan, federation_of
 
 Tensors = Mapping[str, Tensor]  # by name
+
+
+def held_by(plans: Sequence[Plan], given: Sequence[Federation] | None) -> list[Federation]:
+    """[R] the federation of every run, as its plan or the caller has it, with private numbers of
+    records where whole clients are protected.
+    """
+    found = list(given or [federation_of(plan) for plan in plans])
+    if plans[0].dp.unit == "record" or plans[0].dp.trust == "none":
+        return found
+    own = {one: replace(one, counts_private=True) for one in dict.fromkeys(found)}
+    return [own[one] for one in found]
 
 
 def numbered(federations: Sequence[Federation]) -> tuple[list[Federation], np.ndarray]:
@@ -46,7 +59,7 @@ def view_of(cohort: Cohort, objective: Objective, federations: Sequence[Federati
     for federation, members in zip(federations, members_of(cohort), strict=True):
         key = federation, members.tobytes()
         if key not in known:
-            known[key] = Federation(federation.dataset, federation.partition.of(members))
+            known[key] = replace(federation, partition=federation.partition.of(members))
         own.append(known[key])
     return ClientSide(objective.among(*numbered(own)), "client", cohort)
 

@@ -44,7 +44,7 @@ _HOLDERS = (
 )
 # what dpfl itself keeps in one, or puts there to look on
 _OF_MECHANISMS = frozenset(dir(Mechanism)).union(
-    ("settings", "_site", "_last", "_unread", "_provenance", "claims")
+    ("settings", "_site", "_last", "_limits", "_provenance", "claims")
 )
 _PLAIN = (int, float, str, bytes)
 _LATE = "a function or class"

@@ -30,7 +30,7 @@ from dpfl_cli.privacy.client_values import (
 from dpfl_cli.privacy.draws import drawn_cohort
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
-from dpfl_cli.simulation.cohorts import Tensors, numbered, put_back, taken, view_of
+from dpfl_cli.simulation.cohorts import Tensors, held_by, numbered, put_back, taken, view_of
 from dpfl_cli.simulation.confined import PluginMemory, closed, confined, refuse_read
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import (
@@ -38,7 +38,6 @@ from dpfl_cli.simulation.run_plan import (
     Options,
     Plan,
     check_unchanged,
-    federation_of,
     noted,
 )
 
@@ -136,7 +135,7 @@ class Stack:
         self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
         self.device = device = pick_device(first.runtime.device)
         torch.backends.cudnn.allow_tf32 = False  # float32 is float32 in convolutions too
-        self._federations = list(federations or [federation_of(plan) for plan in plans])
+        self._federations = held_by(plans, federations)
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes
             parts = [part for one in distinct for part in (one.dataset.train, one.dataset.test)]

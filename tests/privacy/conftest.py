@@ -66,6 +66,7 @@ def build(settings: Callable[..., Any]) -> Callable[..., Mechanism]:
         relation: Any = "replace_one",
         unit: str = "client",
         changes: Sequence[dict[str, Any]] | None = None,
+        sound: bool = True,
     ) -> Mechanism:
         trust = sorted(lookup("mechanism", name).target.trusts)[0]
         site = Site(
@@ -76,6 +77,7 @@ def build(settings: Callable[..., Any]) -> Callable[..., Mechanism]:
             specs=[{spec.name: spec for spec in specs}] * len(seeds),
             streams=Streams(seeds),
             ledger=BatchLedger([Ledger()] * len(seeds)),
+            sound=sound,
         )
         return lookup("mechanism", name).target(
             [settings(name, **one) for one in changes or [{}] * len(seeds)], site

@@ -178,3 +178,18 @@ def test_a_ledger_that_says_less_is_refused_and_json_says_all() -> None:
 @pytest.mark.parametrize("z", [1e6, 1e12, 1e100, 1e150])
 def test_noise_of_any_strength_has_a_price(z: float) -> None:
     assert 0.0 <= priced("pld", entry(z, 3, 0.01)) <= priced("pld", entry(100.0, 3, 0.01))
+
+
+@pytest.mark.parametrize("law", ["poisson", "fixed"])
+def test_a_delta_below_that_of_a_cut_draw_is_refused(law: str) -> None:
+    """One in 10^18 Poisson cohorts has more clients than there are rows, and who is left out then
+    has not the law that is priced.
+    """
+    ledger = Ledger((entry(2.0, 100, 0.1, law),))
+    assert accountant("rdp").epsilon(ledger, 1.1e-14) > 0
+    assert accountant("gdp").epsilon(ledger, 1e-30) > 0  # nothing is amplified
+    if law == "fixed":
+        assert accountant("rdp").epsilon(ledger, 1e-30) > 0
+        return
+    with pytest.raises(PrivacyError, match=r"give one of at least 1\.1e-14"):
+        accountant("rdp").epsilon(ledger, 0.9e-14)

@@ -412,3 +412,65 @@ def test_a_target_is_that_of_shares_and_what_is_added_beyond_shows():
     assert told[0]["epsilon"] == pytest.approx(1.0, rel=1e-5)
     assert told[1]["epsilon"] < 0.3
     assert told[1]["epsilon_target"] == 1.0
+
+
+# Means over many clients in float32.
+
+
+def crossing(clients: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Neighbouring contributions [1, M, 4] of float32, apart by 2 in the first client's: their sum
+    over the first half of the clients is just below a power of two, or there, where the sums that
+    are added after are rounded to twice as much.
+    """
+    half = clients // 2
+    power = 2.0 ** math.floor(math.log2(half))
+    last_digit = power * 2.0**-24
+    few = torch.zeros(clients, dtype=torch.float64)
+    few[:half] = (power - 4 * last_digit - 2) / half
+    parts = half // 16 if clients < 1 << 18 else half // 32
+    few[half:] = (1 + 2**-9) * last_digit / parts
+    few[0] = -0.9
+    few[1] += power - 4 * last_digit - 2 - few[:half].sum()
+    low = few.float().reshape(1, -1, 1).expand(1, clients, 4).clone()
+    high = low.clone()
+    high[:, 0] += 2
+    return low, high
+
+
+@pytest.mark.parametrize("name", ["central_gaussian", "shared_gaussian", "local_gaussian"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_float32_mean_over_more_than_65536_clients_is_not_proved(build, clipped, name, dtype):
+    values = [clipped(torch.ones(1, clients, 1, dtype=dtype)) for clients in (65536, 65537)]
+    build(name, 65536, 1).release("update", values[0], ROUND)
+    mechanism = build(name, 65537, 1)
+    if dtype == torch.float64 or name == "local_gaussian":
+        mechanism.release("update", values[1], ROUND)
+        return
+    with pytest.raises(PrivacyError, match="float32 mean over all clients"):
+        mechanism.release("update", values[1], ROUND)
+
+
+@pytest.mark.parametrize(("records", "proved"), [(655, True), (656, False)])
+def test_a_float32_mean_over_the_records_of_many_clients_is_not_proved(build, records, proved):
+    """A record moves the mean over 100 clients by no more than one of 65,600 clients does."""
+    values = client_values(torch.zeros(1, 100, 3, dtype=torch.float32))
+    held = torch.full((1, 100), records)
+    mean = as_computed(record_mean(values, torch.ones(1), held), None, None)
+    mechanism = build("central_gaussian", 100, 3, unit="record")
+    if proved:
+        mechanism.release("update", mean, ROUND)
+    else:
+        with pytest.raises(PrivacyError, match="float32 mean over all clients"):
+            mechanism.release("update", mean, ROUND)
+    mechanism = build("central_gaussian", 100, 3, unit="record", sound=False)
+    mechanism.release("update", mean, ROUND)
+    assert bool(mechanism.claims[0]) == (not proved)
+
+
+def test_a_client_moves_a_float32_mean_over_many_by_more_than_its_share():
+    """Why: it decides to how many digits all is rounded that is added after."""
+    for clients, least, most in ((1 << 16, 1.0, 1.02), (1 << 18, 1.05, 2.0)):
+        low, high = crossing(clients)
+        moved = (high.mean(dim=1).double() - low.mean(dim=1).double()).norm()
+        own = (high[0, 0].double() - low[0, 0].double()).norm() / clients
+        assert least <= float(moved / own) <= most

@@ -332,6 +332,27 @@ def test_a_zero_vector_has_a_uniform_direction_and_mean_zero(build, clipped):
             ).all()
 
 
+@pytest.mark.parametrize("norm", [1e-22, 1e-20, 1e-18, 1e-10, 1.0])
+def test_no_length_of_an_update_makes_a_message_overflow(build, clipped, norm):
+    """A message that is not finite would tell that its update is short."""
+    weak = {"epsilon_cap": 1e-6, "epsilon_direction": 1e-6}
+    mechanism = build("privunit", 400, 50, changes=[weak])
+    mechanism.check(mechanism.settings[0], 50)
+    values = torch.full((1, 400, 50), norm / math.sqrt(50), dtype=torch.float32)
+    received = mechanism.release("update", clipped(values, 1e15), ROUND).received
+    assert torch.isfinite(received).all()
+
+
+@pytest.mark.parametrize("split", ["given", "optimal"])
+def test_budgets_that_leave_no_direction_are_refused(settings, split):
+    """The mean m of <V, u> would be zero to rounding, and a message infinite, or no number in those
+    coordinates where the update is zero.
+    """
+    weak = settings("privunit", epsilon_cap=1e-17, epsilon_direction=1e-17, split=split)
+    with pytest.raises(ConfigError, match="numbers overflow"):
+        cap_of(weak, 50)
+
+
 def scalar_law(mechanism, radius: float) -> dict[int, float]:
     """The exact distribution of ScalarDP's level, by enumeration of the dice through the
     mechanism's own code.

@@ -23,9 +23,11 @@ from dpfl_cli.config.compose import compose_config
 from dpfl_cli.simulation import conformance
 from dpfl_cli.simulation.checked import note_check, passed
 from dpfl_cli.simulation.conformance import Contribution, Kit, Play
+from dpfl_cli.simulation.neighbours import held, with_records
 from dpfl_cli.simulation.plan import load_components, make_plan
 from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.simulation.results import privacy_report
+from dpfl_cli.simulation.run_plan import federation_of
 from dpfl_cli.simulation.store import CLAIMED
 
 load_components()
@@ -574,3 +576,26 @@ def test_noise_that_only_looks_as_priced_is_found(
     kit._noise()
     assert bool(kit.faults["noise"]) == bool(why)
     assert why in "".join(kit.faults["noise"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["algorithm=fedavg", "model=mlp", "algorithm.local_lr=20", "model.hidden=[30]"],
+        ["algorithm=fedfc"],
+        ["algorithm=fednew", "algorithm.curvature=covariance"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_how_many_records_a_client_holds_rounds_nobody_elses_sums(words: list[str]) -> None:
+    """Rows of zeros change how a sum is rounded; local steps may make much of that."""
+    shape = ["dataset=synthetic_alpha_beta", "dataset.clients=5", "rounds=1", "dp=cdp"]
+    plan = make_plan(compose_config([*shape, *words]))
+    federation = federation_of(plan)
+    features, targets = held(federation)
+    others = [
+        with_records(federation, (features[some], targets[some]))
+        for some in (np.arange(number) % len(targets) for number in (401, 404, 350))
+    ]
+    for one in Play([plan] * 4, [federation, *others], shown=False).contributions:
+        assert torch.equal(one.values[:, 1:], one.values[:1, 1:].expand_as(one.values[:, 1:]))

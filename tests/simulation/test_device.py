@@ -255,10 +255,14 @@ def test_a_bound_that_a_device_was_not_asked_for_is_refused_when_metrics_are_rea
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batch = Stack([Member(make_plan(compose_config([*SYNTHETIC, "algorithm=fedavg", "dp=ldp"])))])
-    batch.mechanism._unread["update"] = torch.tensor(True)
+    left, fine = batch.mechanism._limits._unread, torch.tensor([False])
+    left["update"] = torch.tensor(True), fine
     batch.mechanism.verify()
-    assert not batch.mechanism._unread
-    batch.mechanism._unread["update"] = torch.tensor(False)
+    assert not left
+    left["update"] = torch.tensor(True), ~fine
+    with pytest.raises(PrivacyError, match="float32 mean over all clients"):
+        batch.mechanism.verify()
+    left["update"] = torch.tensor(False), fine
     with pytest.raises(PrivacyError, match="needs clipped values"):
         batch.evaluate({})
 
