@@ -352,6 +352,15 @@ def test_batches_of_records_hide_no_client(batch: Any, monkeypatch: Any) -> None
 # Numbers of records are a client's own where the client is what is protected.
 
 
+def test_what_a_method_writes_into_numbers_of_records_changes_no_sensitivity() -> None:
+    """Weights made of them in place were divisors a hundred times too large."""
+    objective = at(record_play()).objective
+    before = objective.clipped_gradient(ZEROS, ONE).replace_one.clone()
+    for numbers in (objective.records, objective.divisors(None)):
+        numbers.mul_(100)
+    assert torch.equal(objective.clipped_gradient(ZEROS, ONE).replace_one, before)
+
+
 def test_counts_are_private_where_clients_are() -> None:
     for name, private in (("fedavg", True), ("fedavg_record", False)):
         played = play(name, "local", STEP)
