@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.privacy_faults import COHORTS, DATA_PLUGINS, MARKS, PLUGINS, Fault
+from tests.privacy_faults import CHECKS, COHORTS, DATA_PLUGINS, MARKS, PLUGINS, Fault
 
 PERIMETER = "privacy/test_perimeter.py"
 MENDS = [
@@ -438,5 +438,12 @@ MENDS = [
         "self.__objective.divisors(None).clone()",
         "self.__objective.divisors(None)",
         f"{PLUGINS}::test_what_a_method_writes_into_numbers_of_records_changes_no_sensitivity",
+    ),
+    Fault(
+        "privacy plugin: noise of no law at all is not missed",
+        "simulation/conformance.py",
+        '        self._note(("noise", text) for text in no_noise(play.contributions))\n',
+        "",
+        f"{CHECKS}::test_a_release_without_noise_is_told_whatever_its_law",
     ),
 ]

@@ -26,7 +26,7 @@ from dpfl_cli.privacy.mechanism import Call
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import CLIENT, Data, held, hostile, with_records
-from dpfl_cli.simulation.noise_tests import odd_noise
+from dpfl_cli.simulation.noise_tests import no_noise, odd_noise
 from dpfl_cli.simulation.results import failure_reason
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack
@@ -271,6 +271,7 @@ class Kit:
         play = Play(self.plans, [self.federation] * len(self.plans), replay=False, shown=False)
         found = priced_noise(play)
         self._note(("noise", text) for text in odd_noise(found))
+        self._note(("noise", text) for text in no_noise(play.contributions))
         self.draws += sum(draws.numel() for draws in found.values())
         if self.draws:
             total = sum(float(draws.square().sum()) for draws in found.values())
