@@ -323,19 +323,23 @@ def test_clients_who_share_memory_do_not_meet_in_it(write: str) -> None:
 
 
 BESIDE = {
-    "norms": own_norms,
-    "clipped": lambda v: clip(v, torch.ones(2)).values,
-    "squared norms": lambda v: squared_norms(clip(v, torch.ones(2))).values,
-    "scaled": lambda v: scaled(clip(v, torch.ones(2)), torch.ones(2)).values,
-    "diagnostics": lambda v: update_diagnostics(clip(v, torch.ones(2)))["mean_squared_norm"],
+    "norms": lambda v, clipped: own_norms(v),
+    "clipped": lambda v, clipped: clip(v, torch.ones(2)).values,
+    "squared norms": lambda v, clipped: squared_norms(clipped).values,
+    "scaled": lambda v, clipped: scaled(clipped, torch.ones(2)).values,
+    "diagnostics": lambda v, clipped: update_diagnostics(clipped)["mean_squared_norm"],
+    "repaired": lambda v, clipped: clipped.repaired,
 }
 
 
 @pytest.mark.parametrize("what", BESIDE)
 def test_what_a_transform_hands_out_beside_its_result_keeps_its_mark(what: str) -> None:
     given = values()
+    clipped = clip(given, torch.ones(2))
     with pytest.raises(PrivacyError, match="their mark would be lost"):
-        torch.func.grad(lambda x: (x.sum(), BESIDE[what](given)), has_aux=True)(torch.ones(3))
+        torch.func.grad(lambda x: (x.sum(), BESIDE[what](given, clipped)), has_aux=True)(
+            torch.ones(3)
+        )
 
 
 def test_norms_of_diagnostics_are_no_clients() -> None:
