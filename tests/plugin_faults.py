@@ -446,4 +446,26 @@ MENDS = [
         "",
         f"{CHECKS}::test_a_release_without_noise_is_told_whatever_its_law",
     ),
+    Fault(
+        "privacy plugin: a mechanism hands out a clean mean beside the noisy one",
+        "simulation/conformance.py",
+        "        if mean is not None and received.dim() == mean.dim() and not",
+        "        if False and not",
+        f"{PERIMETER}::test_what_a_mechanism_hands_out_besides_is_looked_at",
+    ),
+    Fault(
+        "privacy plugin: gradients are clipped under autocast",
+        "privacy/client_values.py",
+        '        or torch.is_autocast_enabled("cpu")  # what is clipped would be longer, by its'
+        " rounding\n",
+        "",
+        f"{MARKS}::test_what_would_lose_the_mark_is_refused",
+    ),
+    Fault(
+        "privacy plugin: a file has products of float32 rounded to 8 bits",
+        "simulation/stack.py",
+        'torch.set_float32_matmul_precision("highest")',
+        "pass",
+        f"{PLUGINS}::test_products_are_of_float32_whatever_a_file_asks_of_torch",
+    ),
 ]

@@ -326,12 +326,14 @@ def refuse_watchers() -> None:
         or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
         or torch._C._get_tracing_state() is not None
         or torch.is_inference_mode_enabled()  # in-place changes would not be seen
+        or torch.is_autocast_enabled("cpu")  # what is clipped would be longer, by its rounding
+        or torch.is_autocast_enabled("cuda")
     ):
         raise PrivacyError(
             "client values under a mode, a hook or a transform of torch (vmap, grad, jacrev, "
-            "functionalize, inference_mode, torch.device as a context, saved-tensor hooks, "
-            "tracing): their mark would be lost, or a change in place not be seen; compute with "
-            "them as they are"
+            "functionalize, inference_mode, autocast, torch.device as a context, saved-tensor "
+            "hooks, tracing): their mark would be lost, a change in place not be seen, or a bound "
+            "not hold; compute with them as they are"
         )
 
 

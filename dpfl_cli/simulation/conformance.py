@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import State
-from dpfl_cli.config.errors import DpflError
+from dpfl_cli.config.errors import DpflError, PrivacyError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import is_raw, of_cohort, opened, own_values
@@ -106,6 +106,9 @@ class Play:
         self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
     ) -> Release:
         found, setup = self._release(name, values, rounds, charged), self.stack.plan.setup
+        mean, received = found.averaged, found.received
+        if mean is not None and received.dim() == mean.dim() and not torch.equal(received, mean):
+            raise PrivacyError(f"what is received of '{name}' is not the mean that is averaged")
         plain, cohort = opened(values.values).clone(), values.cohort
         sensitivity = values.sensitivity(setup.relation)
         each = sensitivity.reshape(len(plain), -1).expand(plain.shape[:2])

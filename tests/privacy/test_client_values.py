@@ -218,6 +218,7 @@ LOSES_THE_MARK = {
     "grad": lambda v: torch.func.grad(lambda x: (x * v)[0, 0, 0])(PLAIN),
     "saved-tensor hooks": _seen_by_hooks,
     "dispatch mode": _under(_Dispatching),
+    "autocast": _under(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
     "trace": lambda v: torch.jit.trace(lambda x: x * v, PLAIN),
 }
 

@@ -361,6 +361,16 @@ def test_what_a_method_writes_into_numbers_of_records_changes_no_sensitivity() -
     assert torch.equal(objective.clipped_gradient(ZEROS, ONE).replace_one, before)
 
 
+def test_products_are_of_float32_whatever_a_file_asks_of_torch() -> None:
+    """Scripts ask for "medium" at their top; a clipped gradient is longer by what that rounds."""
+    torch.set_float32_matmul_precision("medium")
+    try:
+        Stack([Member(make_plan(compose_config(["dataset.clients=4", "rounds=1"])))])
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_counts_are_private_where_clients_are() -> None:
     for name, private in (("fedavg", True), ("fedavg_record", False)):
         played = play(name, "local", STEP)
