@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.privacy_faults import COHORTS, DATA_PLUGINS, PLUGINS, Fault
+from tests.privacy_faults import CHECKS, COHORTS, DATA_PLUGINS, MARKS, PLUGINS, Fault
 
 PERIMETER = "privacy/test_perimeter.py"
 MENDS = [
@@ -403,5 +403,76 @@ MENDS = [
         "    if not torch.allclose(together, apart,",
         "    if not torch.allclose(together[:1], apart[:1],",
         "models/test_own_module.py::test_what_does_not_fit_is_refused_in_one_line",
+    ),
+    Fault(
+        "privacy plugin: values of one kind share the memory of another",
+        "privacy/client_values.py",
+        "            result = result.clone()  # what is written into it",
+        "            pass  # what is written into it",
+        f"{MARKS}::test_what_is_made_like_other_values_shares_no_memory_with_values_of_another_kind",
+    ),
+    Fault(
+        "privacy plugin: clients meet in memory that they share",
+        "privacy/client_values.py",
+        "        if in_place and 0 in args[0].stride()[:2]:\n",
+        "        if False:\n",
+        f"{MARKS}::test_clients_who_share_memory_do_not_meet_in_it",
+    ),
+    Fault(
+        "privacy plugin: a transform hands out values beside its result",
+        "privacy/client_values.py",
+        "        )\n    refuse_watchers()\n    return values.as_subclass(kind)",
+        "        )\n    return values.as_subclass(kind)",
+        f"{MARKS}::test_what_a_transform_hands_out_beside_its_result_keeps_its_mark",
+    ),
+    Fault(
+        "privacy plugin: a transform hands out diagnostics beside its result",
+        "privacy/client_values.py",
+        "    refuse_watchers()\n    return values.as_subclass(Diagnostic)",
+        "    return values.as_subclass(Diagnostic)",
+        f"{MARKS}::test_what_a_transform_hands_out_beside_its_result_keeps_its_mark",
+    ),
+    Fault(
+        "privacy plugin: norms of a diagnostic count as a client's own",
+        "privacy/bounded.py",
+        "vector_norms(opened(client_values(values)))",
+        "vector_norms(opened(values))",
+        f"{MARKS}::test_norms_of_diagnostics_are_no_clients",
+    ),
+    Fault(
+        "privacy plugin: numbers of records are a method's to change",
+        "models/client_side.py",
+        "self.__objective.divisors(None).clone()",
+        "self.__objective.divisors(None)",
+        f"{PLUGINS}::test_what_a_method_writes_into_numbers_of_records_changes_no_sensitivity",
+    ),
+    Fault(
+        "privacy plugin: noise of no law at all is not missed",
+        "simulation/conformance.py",
+        '        self._note(("noise", text) for text in no_noise(play.contributions))\n',
+        "",
+        f"{CHECKS}::test_a_release_without_noise_is_told_whatever_its_law",
+    ),
+    Fault(
+        "privacy plugin: a mechanism hands out a clean mean beside the noisy one",
+        "simulation/conformance.py",
+        "        if mean is not None and received.dim() == mean.dim() and not",
+        "        if False and not",
+        f"{PERIMETER}::test_what_a_mechanism_hands_out_besides_is_looked_at",
+    ),
+    Fault(
+        "privacy plugin: gradients are clipped under autocast",
+        "privacy/client_values.py",
+        '        or torch.is_autocast_enabled("cpu")  # what is clipped would be longer, by its'
+        " rounding\n",
+        "",
+        f"{MARKS}::test_what_would_lose_the_mark_is_refused",
+    ),
+    Fault(
+        "privacy plugin: a file has products of float32 rounded to 8 bits",
+        "simulation/stack.py",
+        'torch.set_float32_matmul_precision("highest")',
+        "pass",
+        f"{PLUGINS}::test_products_are_of_float32_whatever_a_file_asks_of_torch",
     ),
 ]

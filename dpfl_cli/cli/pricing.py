@@ -154,6 +154,7 @@ def release_line(entry: "LedgerEntry") -> str:
     what = f"release {entry.name}: {often}"
     if value is not None:
         shown = f"array of {len(value)}" if isinstance(value, tuple | list) else f"{value:.7g}"
-        what += f", {KINDS[entry.kind].parameter} {shown}"
+        known = KINDS.get(entry.kind)  # of a plugin, which is not loaded here
+        what += f", {known.parameter if known else 'parameter'} {shown}"
     # of a run that is planned only, a sensitivity can be unknown as yet
     return what if entry.sensitivity is None else f"{what}, sensitivity {entry.sensitivity}"

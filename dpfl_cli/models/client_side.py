@@ -105,7 +105,7 @@ class ClientSide:
         """[R, M] int64 number of records n_i of every client: public where single records are
         protected, the client's own where the whole client is.
         """
-        counts = self.__objective.records
+        counts = self.__objective.records.clone()  # whoever asks may write into it
         return counts if self.__counts_public else self.__theirs(counts)
 
     def divisors(self, batch: Batch | Tensor | None) -> Tensor:
@@ -117,7 +117,7 @@ class ClientSide:
             width = batch.size if isinstance(batch, Batch) else records.shape[-1]
             size = (self.runs, self.clients)
             return torch.full(size, width, dtype=self.dtype, device=self.device)
-        found = self.__objective.divisors(None)
+        found = self.__objective.divisors(None).clone()
         return found if self.__counts_public else self.__theirs(found)
 
     def batches(

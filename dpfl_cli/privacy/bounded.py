@@ -370,7 +370,7 @@ def with_lost(norms: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 def own_norms(values: Tensor) -> ClientValues:
     """[R, M] L2 norms of client values [R, M, d], which each client may know of its own."""
-    norms = client_values(vector_norms(opened(values)))
+    norms = client_values(vector_norms(opened(client_values(values))))
     return of_cohort(norms, getattr(values, "cohort", None))
 
 

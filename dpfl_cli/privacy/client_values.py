@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError, plugin_modules
-from dpfl_cli.privacy.separation import PUBLIC, RULES, Function, Given, Mixing, parts
+from dpfl_cli.privacy.separation import LIKE, PUBLIC, RULES, Function, Given, Mixing, parts
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
@@ -103,6 +103,10 @@ class Unreleased(Tensor):
         kind, cohort = _joined(bare.values(), name)
         if in_place and type(bare[id(args[0])]) is not kind:
             raise PrivacyError(f"client values written into own ones by {name}: use a new tensor")
+        if in_place and 0 in args[0].stride()[:2]:
+            raise PrivacyError(
+                f"{cls.what} written by {name} where runs or clients share memory: use a new tensor"
+            )
         try:
             if func not in RULES or kwargs.get("out") is not None:
                 raise Mixing(
@@ -115,6 +119,8 @@ class Unreleased(Tensor):
         except Exception as error:  # its message may hold values: an index, a divisor
             failed = type(error).__name__
             raise PrivacyError(f"{cls.what} in {name}: {failed}; check shapes and types") from None
+        if func in LIKE and type(bare.get(id(args[0]))) is not kind:
+            result = result.clone()  # what is written into it may not show in values of that kind
         return of_cohort(bare[id(args[0])] if in_place else kind._marked(result), cohort)
 
     @classmethod
@@ -220,6 +226,7 @@ def client_values(values: Tensor, kind: type[ClientValues] = ClientValues) -> Cl
         raise PrivacyError(
             f"client values need the axes [runs, clients, ...], not the shape {list(values.shape)}"
         )
+    refuse_watchers()
     return values.as_subclass(kind)
 
 
@@ -319,12 +326,14 @@ def refuse_watchers() -> None:
         or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
         or torch._C._get_tracing_state() is not None
         or torch.is_inference_mode_enabled()  # in-place changes would not be seen
+        or torch.is_autocast_enabled("cpu")  # what is clipped would be longer, by its rounding
+        or torch.is_autocast_enabled("cuda")
     ):
         raise PrivacyError(
             "client values under a mode, a hook or a transform of torch (vmap, grad, jacrev, "
-            "functionalize, inference_mode, torch.device as a context, saved-tensor hooks, "
-            "tracing): their mark would be lost, or a change in place not be seen; compute with "
-            "them as they are"
+            "functionalize, inference_mode, autocast, torch.device as a context, saved-tensor "
+            "hooks, tracing): their mark would be lost, a change in place not be seen, or a bound "
+            "not hold; compute with them as they are"
         )
 
 
@@ -345,6 +354,7 @@ def refuse_outside_releases() -> None:
 
 def diagnostic(values: Tensor) -> Diagnostic:
     """Marks plain values, computed from client values that were opened, as for display only."""
+    refuse_watchers()
     return values.as_subclass(Diagnostic)
 
 

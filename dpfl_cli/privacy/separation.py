@@ -238,6 +238,9 @@ def _found(names: str) -> Iterator[Function]:
     )
 
 
+# They take the type or the shape of another tensor, and may hand out the first one's memory.
+LIKE: frozenset[Function] = frozenset(_found("to type_as expand_as view_as reshape_as"))
+
 _IN_PLACE = " ".join(f"{name}_" for name in _ELEMENTWISE.split() if not name.endswith("__"))
 
 RULES: dict[Function, Rule] = {

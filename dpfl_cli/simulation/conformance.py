@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import State
-from dpfl_cli.config.errors import DpflError
+from dpfl_cli.config.errors import DpflError, PrivacyError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import is_raw, of_cohort, opened, own_values
@@ -26,7 +26,7 @@ from dpfl_cli.privacy.mechanism import Call
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import CLIENT, Data, held, hostile, with_records
-from dpfl_cli.simulation.noise_tests import odd_noise
+from dpfl_cli.simulation.noise_tests import no_noise, odd_noise
 from dpfl_cli.simulation.results import failure_reason
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack
@@ -106,6 +106,9 @@ class Play:
         self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
     ) -> Release:
         found, setup = self._release(name, values, rounds, charged), self.stack.plan.setup
+        mean, received = found.averaged, found.received
+        if mean is not None and received.dim() == mean.dim() and not torch.equal(received, mean):
+            raise PrivacyError(f"what is received of '{name}' is not the mean that is averaged")
         plain, cohort = opened(values.values).clone(), values.cohort
         sensitivity = values.sensitivity(setup.relation)
         each = sensitivity.reshape(len(plain), -1).expand(plain.shape[:2])
@@ -271,6 +274,7 @@ class Kit:
         play = Play(self.plans, [self.federation] * len(self.plans), replay=False, shown=False)
         found = priced_noise(play)
         self._note(("noise", text) for text in odd_noise(found))
+        self._note(("noise", text) for text in no_noise(play.contributions))
         self.draws += sum(draws.numel() for draws in found.values())
         if self.draws:
             total = sum(float(draws.square().sum()) for draws in found.values())

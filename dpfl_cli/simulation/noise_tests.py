@@ -1,11 +1,12 @@
 """Is noise what a ledger prices: of that variance, Gaussian, and drawn anew for every number?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
+from typing import Any
 
 from scipy.special import chdtr, chdtrc
 from scipy.stats import kstest
-from torch import Tensor
+from torch import Tensor, finfo
 
 UNLIKELY = 1e-6  # noise as priced fails with this probability, once and for all: seeds are fixed
 
@@ -30,6 +31,17 @@ def odd_noise(found: Mapping[str, Tensor]) -> Iterator[str]:
         if draws.shape == more.shape:
             both = (draws + more) / 2**0.5
             yield from _other_variance(f"'{name}' and '{other}', added, have", both)
+
+
+def no_noise(contributions: Iterable[Any]) -> Iterator[str]:
+    """Releases that come out as they went in, but for rounding, whatever law their noise has."""
+    seen: dict[str, bool] = {}
+    for one in contributions:
+        rounding = 10 * finfo(one.values.dtype).eps * one.values.abs().max()
+        noisy = bool((one.noise[one.charged].abs() > rounding).any())
+        seen[one.name] = seen.get(one.name, not one.charged.any()) or noisy
+    for name in [name for name, noisy in seen.items() if not noisy]:
+        yield f"'{name}' comes out as it went in, without noise: its epsilon is infinite"
 
 
 def _other_variance(what: str, values: Tensor) -> Iterator[str]:

@@ -135,6 +135,7 @@ class Stack:
         self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
         self.device = device = pick_device(first.runtime.device)
         torch.backends.cudnn.allow_tf32 = False  # float32 is float32 in convolutions too
+        torch.set_float32_matmul_precision("highest")  # and where a file of somebody's wants less
         self._federations = held_by(plans, federations)
         distinct, index = numbered(self._federations)
         if first.data_files:  # what is read when it is first looked at: not while a method computes

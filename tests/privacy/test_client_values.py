@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.bounded import clip, own_norms, scaled, squared_norms
 from dpfl_cli.privacy.client_values import (
     ClientValues,
     client_values,
@@ -22,6 +23,7 @@ from dpfl_cli.privacy.client_values import (
     opened,
     own_values,
 )
+from dpfl_cli.privacy.diagnostics import update_diagnostics
 
 PLAIN = torch.arange(24.0).reshape(2, 3, 4) - 11
 
@@ -216,6 +218,7 @@ LOSES_THE_MARK = {
     "grad": lambda v: torch.func.grad(lambda x: (x * v)[0, 0, 0])(PLAIN),
     "saved-tensor hooks": _seen_by_hooks,
     "dispatch mode": _under(_Dispatching),
+    "autocast": _under(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
     "trace": lambda v: torch.jit.trace(lambda x: x * v, PLAIN),
 }
 
@@ -294,3 +297,53 @@ def test_operations_are_counted_beside_client_values_and_nothing_else_may_look_o
     assert counter.get_total_flops() == 2 * 3**3
     with pytest.raises(PrivacyError, match="under a mode"), FlopCounterMode(display=False):
         values() * 2.0
+
+
+@pytest.mark.parametrize("like", ["to", "type_as", "expand_as", "view_as", "reshape_as"])
+def test_what_is_made_like_other_values_shares_no_memory_with_values_of_another_kind(
+    like: str,
+) -> None:
+    """`zeros.type_as(gradient)` handed out the zeros: what was added to them showed there."""
+    raw = values()
+    for kind in (own_values, *[lambda plain: plain] * (like in ("to", "type_as"))):
+        start = kind(torch.zeros(2, 3, 4))
+        made = getattr(start, like)(raw)
+        made += raw
+        assert is_raw(made)
+        assert opened(made).any()
+        assert not opened(start).any()
+
+
+@pytest.mark.parametrize("write", ["masked_fill_", "fill_", "zero_"])
+def test_clients_who_share_memory_do_not_meet_in_it(write: str) -> None:
+    shared = torch.ones(2, 1, 4)
+    given = {"masked_fill_": (values() > 0, 5.0), "fill_": (5.0,), "zero_": ()}[write]
+    with pytest.raises(PrivacyError, match="share memory"):
+        getattr(client_values(shared.expand(2, 3, 4)), write)(*given)
+    assert (shared == 1).all()
+
+
+BESIDE = {
+    "norms": lambda v, clipped: own_norms(v),
+    "clipped": lambda v, clipped: clip(v, torch.ones(2)).values,
+    "squared norms": lambda v, clipped: squared_norms(clipped).values,
+    "scaled": lambda v, clipped: scaled(clipped, torch.ones(2)).values,
+    "diagnostics": lambda v, clipped: update_diagnostics(clipped)["mean_squared_norm"],
+    "repaired": lambda v, clipped: clipped.repaired,
+}
+
+
+@pytest.mark.parametrize("what", BESIDE)
+def test_what_a_transform_hands_out_beside_its_result_keeps_its_mark(what: str) -> None:
+    given = values()
+    clipped = clip(given, torch.ones(2))
+    with pytest.raises(PrivacyError, match="their mark would be lost"):
+        torch.func.grad(lambda x: (x.sum(), BESIDE[what](given, clipped)), has_aux=True)(
+            torch.ones(3)
+        )
+
+
+def test_norms_of_diagnostics_are_no_clients() -> None:
+    mean = diagnostic(torch.ones(2, 3, 4))
+    with pytest.raises(PrivacyError, match="no client's own value"):
+        own_norms(mean)

@@ -11,8 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from dpfl_cli.cli.pricing import release_line
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.accountants import price_all
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog
+from dpfl_cli.simulation.plan import load_components
 
 
 def entry(name="update", count=1, parameter=0.35, **changes) -> LedgerEntry:
@@ -166,3 +169,13 @@ def test_files_call_a_release_as_dp_accounting_does():
     parts = entry(), entry(kind="pure", parameter=6.0), entry(kind="nonprivate", parameter=None)
     names = ["GaussianDpEvent", "PureDpEvent", "NonPrivateDpEvent"]
     assert [part.to_json()["event"] for part in parts] == names
+
+
+def test_a_release_of_a_kind_that_a_plugin_registered_is_told_without_it() -> None:
+    """`dpfl account` loads no plugins."""
+    load_components()
+    own = entry(kind="mine", parameter=2.0)
+    assert "1 x mine per client, parameter 2" in release_line(own)
+    assert {one.reason for one in price_all(Ledger((own,)), 1e-5)} == {
+        "a release's kind 'mine' is not known: write gaussian or pure"
+    }

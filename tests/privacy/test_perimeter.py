@@ -322,6 +322,11 @@ LOCAL = """_released(self, call):
         own, averaged = RESULT
         return Release(received=found.received, own=own, bound=found.bound, averaged=averaged)
 """
+BESIDE = (
+    CENTRAL.replace("SIZE", "call.largest, self._site.setup.cohort")
+    .replace("OWN", "call.values.values")
+    .replace("received=mean", "received=self._mean(call.values)")
+)
 ONE_STREAM = """_noisy(self, call, values, std):
         where = call.address, values.shape[1], values.shape[2], values.dtype, values.device
         drawn = self._site.streams.normal("noise/mine", *where)
@@ -460,13 +465,14 @@ def test_what_a_file_reads_as_it_is_imported_is_part_of_its_revision(
             "marks",
             "the mean is of messages",
         ),
+        ("CentralGaussian", BESIDE, "marks", "what is received of 'update' is not the mean"),
     ],
 )
 def test_what_a_mechanism_hands_out_besides_is_looked_at(
     base: str, body: str, check: str, why: str, data: Path
 ) -> None:
     """The noise of two releases that are one, a clean echo that counts as a message, lengths that
-    are not estimated, a clean mean of noisy messages.
+    are not estimated, a clean mean of noisy messages, or beside the noisy one.
     """
     assert why in told_of(noise(data, base, body))[check]
 

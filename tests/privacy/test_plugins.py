@@ -352,6 +352,25 @@ def test_batches_of_records_hide_no_client(batch: Any, monkeypatch: Any) -> None
 # Numbers of records are a client's own where the client is what is protected.
 
 
+def test_what_a_method_writes_into_numbers_of_records_changes_no_sensitivity() -> None:
+    """Weights made of them in place were divisors a hundred times too large."""
+    objective = at(record_play()).objective
+    before = objective.clipped_gradient(ZEROS, ONE).replace_one.clone()
+    for numbers in (objective.records, objective.divisors(None)):
+        numbers.mul_(100)
+    assert torch.equal(objective.clipped_gradient(ZEROS, ONE).replace_one, before)
+
+
+def test_products_are_of_float32_whatever_a_file_asks_of_torch() -> None:
+    """Scripts ask for "medium" at their top; a clipped gradient is longer by what that rounds."""
+    torch.set_float32_matmul_precision("medium")
+    try:
+        Stack([Member(make_plan(compose_config(["dataset.clients=4", "rounds=1"])))])
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_counts_are_private_where_clients_are() -> None:
     for name, private in (("fedavg", True), ("fedavg_record", False)):
         played = play(name, "local", STEP)

@@ -16,7 +16,7 @@ import torch
 
 import dpfl_cli.config.component as component_module
 from dpfl_cli.cli import check as checking
-from dpfl_cli.cli.check import SMALL, Case, cases, check
+from dpfl_cli.cli.check import SMALL, Case, cases, check, checked
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import compose_config
@@ -449,6 +449,29 @@ def test_noise_that_is_not_gaussian_is_not_said_to_have_passed(
 
 
 @pytest.mark.usefixtures("own_components")
+@pytest.mark.parametrize(("name", "noisy"), [("laplace", "values"), ("central_laplace", "mean")])
+def test_a_release_without_noise_is_told_whatever_its_law(
+    name: str, noisy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
+    file = of_the_guide(tmp_path)[name]
+    text = file.read_text()
+    assert text.count(f"noisy = {noisy} + ") == 1
+    file.write_text(text.replace(f"noisy = {noisy} + ", f"noisy = {noisy} + 0 * "))
+    rows = checked(str(file), ["mechanism.epsilon=2", "accountant=pure", "algorithm=fedavg"])
+    (noise,) = [row["why"] for row in rows if row["result"] == "FAIL"]
+    assert "'update' comes out as it went in, without noise: its epsilon is infinite" in noise
+
+
+def test_a_release_whose_noise_a_method_multiplies_by_zero_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = method().replace('ReleaseSpec("update")', 'ReleaseSpec("update", multiplier=NONE)')
+    source = source.replace("class Own", "def NONE(z):\n    return 0 * z\n\n\nclass Own")
+    assert failed_checks(source, tmp_path, monkeypatch) == {"noise"}
+
+
+@pytest.mark.usefixtures("own_components")
 @pytest.mark.parametrize(
     ("name", "parts", "drawn"),
     [
@@ -568,7 +591,8 @@ def test_noise_that_only_looks_as_priced_is_found(
         draws[..., 5:] = draws[..., :5]
     elif noise == "uniform":
         draws = generator.uniform(-(3**0.5), 3**0.5, draws.shape)
-    monkeypatch.setattr(conformance, "Play", lambda *_, **__: None)
+    made = SimpleNamespace(contributions=[])
+    monkeypatch.setattr(conformance, "Play", lambda *_, **__: made)
     found = {"step": torch.from_numpy(draws)}
     monkeypatch.setattr(conformance, "priced_noise", lambda play: found)
     nothing: Any = None
