@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dpfl_cli.config.component import lookup, parse_settings
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import cnn, cnn_kernel, cnn_layers
@@ -139,11 +137,6 @@ def close(found: Tensor, expected: Tensor) -> None:
     exact = found.dtype == torch.float64
     bound = 1e-10 if exact else 1e-4 * float(expected.abs().max()) + 1e-7
     assert float((found.double() - expected).abs().max()) <= bound
-
-
-@pytest.mark.parametrize(("settings", "dimension"), [(LARGE, 5046), (SMALL, 237)])
-def test_parameter_counts(settings: CnnSettings, dimension: int) -> None:
-    assert CnnObjective.dimension_of(settings, federation().dataset.info) == dimension
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -290,47 +283,6 @@ def test_a_diverged_client_is_not_hidden(kind) -> None:
     gradient = opened(objective.gradient(parameters))
     assert gradient[0, 0].isfinite().all()
     assert gradient[0, 1].isnan().any()
-
-
-def test_settings_are_checked() -> None:
-    kind = lookup("model", "cnn").settings
-    assert (
-        parse_settings(kind, {"channels": [2, 1], "hidden": None, "activation": "relu"}, "model")
-        == SMALL
-    )
-    bad = [
-        ("channels", [2]),
-        ("channels", [0, 1]),
-        ("hidden", 0),
-        ("activation", "tanh"),
-        ("kernel", 4),
-    ]
-    for key, value in bad:
-        with pytest.raises(ConfigError, match=rf"^model\.{key}"):
-            parse_settings(
-                kind,
-                {"channels": [2, 1], "hidden": None, "activation": "relu", key: value},
-                "model",
-            )
-
-
-@pytest.mark.parametrize(
-    ("shape", "classes", "message"),
-    [
-        ((100,), 10, "needs images"),
-        ((28, 28), None, "no classes"),
-        ((12, 28), 10, "at least 13x13"),
-        ((3, 32, 32), 10, "grey"),
-    ],
-)
-def test_data_that_do_not_fit_are_refused(
-    shape: tuple[int, ...], classes: int | None, message: str
-) -> None:
-    info = DatasetInfo("toy", "synthetic", "", shape, classes, 100, None)
-    with pytest.raises(ConfigError, match=message) as error:
-        CnnObjective.dimension_of(LARGE, info)
-    assert "\n" not in str(error.value)
-    assert "toy" in str(error.value)
 
 
 def test_without_test_records_there_is_the_train_loss_which_is_not_released() -> None:
