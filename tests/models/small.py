@@ -200,7 +200,7 @@ def record_gradients(objective: Any, run: int, client: int, values: Tensor) -> T
     return torch.cat(rows)
 
 
-def everything(objective: Any, runs: slice, size: int = 21) -> dict[str, Tensor]:
+def everything(objective: Any, runs: slice, batch: int = 21) -> dict[str, Tensor]:
     """All that looks at records, or at so many drawn ones, for some runs of a batch of seven."""
     drawn = np.random.default_rng(0)
     clients, d = objective.clients, objective.dimension
@@ -208,7 +208,7 @@ def everything(objective: Any, runs: slice, size: int = 21) -> dict[str, Tensor]
         0.2 * torch.from_numpy(drawn.standard_normal(shape))[runs].to(objective.dtype)
         for shape in ((7, d), (7, clients, d), (7, clients, d))
     )
-    batches = torch.from_numpy(drawn.integers(0, 9, (7, clients, 3, size)))[runs]
+    batches = torch.from_numpy(drawn.integers(0, 9, (7, clients, 3, batch)))[runs]
     bound, rate = (torch.linspace(0.05, 2, 7).double()[runs] * part for part in (1, 0.1))
     at, shift = client_values(own), client_values(drift)
     found = {
@@ -226,4 +226,7 @@ def everything(objective: Any, runs: slice, size: int = 21) -> dict[str, Tensor]
         found["solve"] = objective.damped_solve(at, shift, damping, "hessian", bound)
         found["covariance"] = objective.damped_solve(at, shift, damping, "covariance", bound)
         found["clipped covariance"] = objective.clipped_covariance(bound).values
+        size = objective.features
+        matrices = torch.from_numpy(drawn.standard_normal((7, size, size)))[runs]
+        found["preconditioned"] = objective.precondition(at, matrices.to(objective.dtype))
     return {what: opened(values) for what, values in found.items()}

@@ -4,6 +4,7 @@ layers in float64; and what must not change its bits.
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from dpfl_cli.models import dense, layer_kernel, network, records, single_layer
 from dpfl_cli.models.network import Network
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from tests.models import test_client_mean as networks
+from tests.models import test_cnn as cnn
 from tests.models.small import (
     everything,
     federation_of,
@@ -86,8 +88,27 @@ PAPERS = {kind.__name__: papers_network(kind) for kind in networks.KINDS} | {
 SINGLE = {
     f"{kind.__name__} float32": papers_network(kind, torch.float32) for kind in networks.KINDS
 }
+CNN = {
+    f"cnn {width} {kind.__name__}": partial(cnn.objective_of, kind, settings)
+    for width, settings in (("large", cnn.LARGE), ("small", cnn.SMALL))
+    for kind in (cnn.CnnObjective, cnn.Plain)
+}
+SOLVERS = {
+    f"softmax {solver} {precision}": option(
+        "softmax", {"classes": 3}, solver=solver, solver_precision=precision
+    )
+    for solver in ("cg", "cholesky")
+    for precision in ("float32", "float64")
+}
+WIDE = {
+    f"softmax of {classes}": option(
+        "softmax", {"classes": classes, "shape": (67,)}, bias=True, **DOUBLE
+    )
+    for classes in (10, 47)
+}
 BY_TORCH = {f"{name} by torch": make for name, make in LAYERS.items()}
 CASES = LAYERS | BY_TORCH | MLP | OWN | PAPERS | SINGLE
+OTHERS = CNN | SOLVERS | WIDE  # whose bits are asked for
 # the others are right to 1e-4 or, after many normalisations of few numbers, to 1e-9
 TOLERANCES = {"float32": 1e-5} | dict.fromkeys(PAPERS, 1e-9) | dict.fromkeys(SINGLE, 1e-4)
 CLIPS = {"active": 0.05, "partly": 0.6, "inactive": 1e6}
@@ -105,7 +126,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
         elif name in LAYERS:
             assert single_layer.compiled_kernel(torch.float64) is not None
-        return CASES[name](counts, index)
+        return (CASES | OTHERS)[name](counts, index)
 
     return make
 
@@ -262,7 +283,7 @@ def test_a_record_that_is_not_finite_counts_as_zero_where_it_is_clipped(
         assert opened(gradient)[0, 1:].isfinite().all()
 
 
-@each(LAYERS | BY_TORCH | MLP | OWN)
+@each(LAYERS | BY_TORCH | MLP | OWN | CNN)
 def test_a_diverged_client_is_not_hidden_and_spoils_no_other(name: str, made: Any) -> None:
     objective = made(name, [5, 4], [0])
     at = points(objective)
@@ -275,31 +296,14 @@ def test_a_diverged_client_is_not_hidden_and_spoils_no_other(name: str, made: An
     assert found[0, 1].any()
 
 
-SOLVERS = {
-    f"softmax {solver} {precision}": option(
-        "softmax", {"classes": 3}, solver=solver, solver_precision=precision
-    )
-    for solver in ("cg", "cholesky")
-    for precision in ("float32", "float64")
-}
-WIDE = {
-    f"softmax of {classes}": option(
-        "softmax", {"classes": classes, "shape": (67,)}, bias=True, **DOUBLE
-    )
-    for classes in (10, 47)
-}
-
-
-@each(LAYERS | BY_TORCH | MLP | OWN | SINGLE | SOLVERS | WIDE)
+@each(LAYERS | BY_TORCH | MLP | OWN | SINGLE | OTHERS)
 def test_bits_depend_neither_on_company_nor_on_threads_nor_on_memory(
     name: str, made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alone on one thread, against seven runs with every piece of work shared between threads."""
     monkeypatch.setattr(layer_kernel, "SHARED_WORK", 0)
     monkeypatch.setattr(layer_kernel, "PART_WORK", 1)
-    if name in SOLVERS | WIDE:
-        CASES.setdefault(name, (SOLVERS | WIDE)[name])
-    if name in OWN | SINGLE:
+    if name in OWN | SINGLE | CNN:
         counts, index, size = [5, 0, 2], [0, 1, 0], 3
     else:
         counts, index, size = [33, 0, 67, 1, 40], [0, 1, 0, 2, 1, 0, 0], 21

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
@@ -14,32 +15,25 @@ from dpfl_cli.models import single_layer
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.privacy.client_values import client_values, opened, shown
-from tests.models.small import federation_of, info_of, objective_of
+from tests.models.small import federation_of, info_of, objective_of, record_gradients
 from tests.padding import own_records
 
 D = 6
 UNEQUAL = [7, 1, 0, 3, 1, 40]
 
 
-def slow_gradient(objective: LinearRegression, run: int, client: int, w: np.ndarray) -> np.ndarray:
-    """grad of loss_factor * mean_j (x_j . w - y_j)^2, record by record."""
-    features, targets = own_records(objective.federations[objective.index[run]], client)
-    gradient = np.zeros(objective.dimension)
-    for x, y in zip(features, targets, strict=True):
-        gradient += 2 * objective.settings.loss_factor * (x @ w - y) * x / len(targets)
-    return gradient
-
-
 def slow_descent(
-    objective: LinearRegression, start: np.ndarray, rate: np.ndarray, steps: int, drift: np.ndarray
-) -> np.ndarray:
-    result = np.zeros((objective.runs, objective.clients, objective.dimension))
-    for run in range(objective.runs):
-        for client in range(objective.clients):
-            v = start[run].copy()
-            for _ in range(steps):
-                v = v - rate[run] * (slow_gradient(objective, run, client, v) + drift[run, client])
-            result[run, client] = v - start[run]
+    objective: LinearRegression, start: Tensor, rate: Tensor, steps: int, drift: Tensor
+) -> Tensor:
+    result = torch.zeros_like(drift)
+    for run, client in np.ndindex(objective.runs, objective.clients):
+        v = start[run]
+        for _ in range(steps):
+            own = record_gradients(objective, run, client, v).sum(0)
+            v = v - rate[run] * (
+                own / objective.records[run, client].clamp(min=1) + drift[run, client]
+            )
+        result[run, client] = v - start[run]
     return result
 
 
@@ -62,28 +56,19 @@ def test_local_descent_of_any_width_and_number_of_steps(
     data = {"shape": (width,)}
     objective = objective_of("linear_regression", sizes, index, data, loss_factor=0.7)
     generator = np.random.default_rng(5)
-    start = generator.standard_normal((3, width))
-    rate = generator.uniform(0.001, 0.01, 3)
-    drift = generator.standard_normal((3, len(sizes), width)) * with_drift
-    shift = client_values(torch.from_numpy(drift)) if with_drift else None
+    start = torch.from_numpy(generator.standard_normal((3, width)))
+    rate = torch.from_numpy(generator.uniform(0.001, 0.01, 3))
+    drift = torch.from_numpy(generator.standard_normal((3, len(sizes), width)) * with_drift)
     update = opened(
-        objective.local_descent(torch.from_numpy(start), torch.from_numpy(rate), steps, shift)
+        objective.local_descent(start, rate, steps, client_values(drift) if with_drift else None)
     )
     assert update.is_contiguous()
-    np.testing.assert_allclose(
-        update.numpy(), slow_descent(objective, start, rate, steps, drift), rtol=1e-10, atol=1e-12
-    )
-    by_columns = torch.from_numpy(start.T.copy()).T  # the same numbers, otherwise laid out
-    apart = (
-        None
-        if shift is None
-        else client_values(torch.from_numpy(drift.transpose(0, 2, 1).copy()).mT)
-    )
-    again = opened(
-        objective.local_descent(
-            by_columns, torch.from_numpy(rate).repeat_interleave(2)[::2], steps, apart
-        )
-    )
+    wanted = slow_descent(objective, start, rate, steps, drift)
+    torch.testing.assert_close(update, wanted, rtol=1e-10, atol=1e-12)
+    # the same numbers, otherwise laid out
+    by_columns, apart = start.T.contiguous().T, drift.mT.contiguous().mT
+    marked, rates = client_values(apart) if with_drift else None, rate.repeat_interleave(2)[::2]
+    again = opened(objective.local_descent(by_columns, rates, steps, marked))
     assert torch.equal(again, update)
 
 
@@ -116,12 +101,11 @@ def test_metrics_equal_explicit_loops() -> None:
     metrics = objective.metrics(torch.from_numpy(w))
     assert list(metrics) == ["distance", "relative_distance", "train_loss"]
     for run in range(3):
-        federation = objective.federations[objective.index[run]]
-        loss = 0.0
+        federation, loss = objective.federations[objective.index[run]], 0.0
         for client in range(federation.clients):
             features, targets = own_records(federation, client)
-            for x, y in zip(features, targets, strict=True):
-                loss += (x @ w[run] - y) ** 2 / len(targets) / federation.clients
+            residuals = features @ w[run] - targets
+            loss += (residuals @ residuals) / max(len(targets), 1) / federation.clients
         distance = np.linalg.norm(w[run] - best)
         assert metrics["train_loss"][run].item() == pytest.approx(loss, rel=1e-12)
         assert metrics["distance"][run].item() == pytest.approx(distance, rel=1e-12)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data import programs
@@ -21,11 +20,11 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import layer_kernel, optimum, single_layer
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.logistic import LogisticRegression
-from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.client_values import client_values, opened
 from tests.models.small import (
     federation_of,
     info_of,
+    losses_of,
     objective_of,
     points,
     record_gradients,
@@ -41,12 +40,6 @@ logistic = partial(objective_of, "logistic")
 def _own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(optimum, "_known", {})
-
-
-def records_of(objective: Objective, run: int, client: int) -> tuple[Tensor, Tensor]:
-    """Features [n, d] and y [n] of one client."""
-    features, labels = own_records(objective.federations[objective.index[run]], client)
-    return torch.from_numpy(features), torch.from_numpy(2.0 * labels - 1)
 
 
 def close(found: Tensor, wanted: Tensor) -> None:
@@ -131,15 +124,12 @@ def test_any_margin_is_stable(path: str) -> None:
 
 def slow_loss(objective: LogisticRegression, run: int, x: Tensor) -> float:
     """(1/M) sum_i mean_j ln(1 + exp(-y a.x)) + l2 / 2 ||x||^2 + g(x)."""
-    total = 0.0
-    for client in range(objective.clients):
-        features, signs = records_of(objective, run, client)
-        for a, y in zip(features, signs, strict=True):
-            total += (
-                float(functional.softplus(-y * (a @ x), threshold=1000))
-                / len(features)
-                / objective.clients
-            )
+    federation = objective.federations[objective.index[run]]
+    each = [
+        losses_of(objective, x, *own_records(federation, client)).mean()
+        for client in range(objective.clients)
+    ]
+    total = float(sum(each)) / objective.clients
     penalty = (
         objective.settings.l1_weight * float(x.abs().sum())
         if objective.settings.penalty == "l1_box"

@@ -207,29 +207,6 @@ def test_covariances_equal_loops_over_records(index: list[int], bias: bool) -> N
         )
 
 
-def test_covariances_and_preconditioning_have_the_same_bits_alone_and_in_company() -> None:
-    federations, limits = (
-        [federation_of(COUNTS, seed) for seed in range(3)],
-        torch.tensor([0.5, 3.0, 0.5, 1.0]).double(),
-    )
-    index, generator = [0, 1, 2, 0], torch.Generator().manual_seed(0)
-    together = SoftmaxRegression(settings_of("softmax"), federations, np.array(index))
-    values = torch.randn(4, len(COUNTS), together.dimension, generator=generator)
-    matrices = torch.randn(4, 6, 6, generator=generator)
-    for run, number in enumerate(index):
-        alone = softmax_on(federations[number])
-        one = opened(alone.clipped_covariance(limits[run : run + 1]).values)[0]
-        assert torch.equal(opened(together.clipped_covariance(limits).values)[run], one)
-        applied = opened(
-            alone.precondition(client_values(values[run : run + 1]), matrices[run : run + 1])
-        )[0]
-        assert torch.equal(
-            opened(together.precondition(client_values(values), matrices))[run], applied
-        )
-        by_class = values[run].unflatten(-1, (10, 6)) @ matrices[run]
-        torch.testing.assert_close(applied, by_class.flatten(-2))
-
-
 def test_a_record_that_is_not_finite_has_no_covariance() -> None:
     federation = federation_of(COUNTS)
     clean = opened(softmax_on(federation).covariance())[0, 0]
@@ -247,6 +224,9 @@ def test_what_preconditions_is_public_and_of_the_right_size() -> None:
     own = client_values(torch.zeros(1, len(COUNTS), 60))
     assert isinstance(side.precondition(own, matrices), ClientValues)
     assert not isinstance(side.precondition(model, matrices), ClientValues)
+    values, squares = torch.randn(1, 60), torch.randn(1, 6, 6)
+    by_class = values.unflatten(-1, (10, 6)) @ squares
+    torch.testing.assert_close(side.precondition(values, squares), by_class.flatten(-2))
     for values, given in (
         (own, client_values(matrices)),
         (model, matrices[:, :5]),
