@@ -144,11 +144,13 @@ def parameters_of(objective: Any, seed: int = 0) -> Tensor:
 
 
 def close(name: str, found: Tensor, wanted: Tensor) -> None:
-    """In norm, relative to what is wanted; zeros are zeros."""
+    """In norm, relative to what is wanted; zeros are zeros. In float32 means of softmax regression
+    cancel, and are right beside 1.
+    """
     kind = "float32" if name.split(" by", maxsplit=1)[0].endswith("float32") else name
     tolerance = TOLERANCES.get(name, TOLERANCES.get(kind, 1e-12))
-    off = float((found.double() - wanted).norm())
-    assert off <= tolerance * float(wanted.norm()), off
+    off, size = float((found.double() - wanted).norm()), float(wanted.norm())
+    assert off <= tolerance * max(size, float(name.startswith("softmax float32"))), off
 
 
 def clipped(gradients: Tensor, bound: float) -> Tensor:
