@@ -27,7 +27,7 @@ from dpfl_cli.simulation import stack
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.stack import Stack
-from tests.models.test_softmax import make_federation, make_settings
+from tests.models.small import federation_of, settings_of
 from tests.padding import own_records
 
 SIZES, P, CLASSES = [6, 4, 7], 4, 3
@@ -47,11 +47,11 @@ def softmax(federations: list[Federation], index: np.ndarray) -> SoftmaxRegressi
         "init": "normal",
         "init_scale": 0.3,
     }
-    return SoftmaxRegression(make_settings(**changes), federations, index)
+    return SoftmaxRegression(settings_of("softmax", **changes), federations, index)
 
 
 def toys(seeds: list[int]) -> list[Federation]:
-    return [make_federation(SIZES, seed, P, CLASSES) for seed in seeds]
+    return [federation_of(SIZES, seed, (P,), CLASSES) for seed in seeds]
 
 
 def records_of(federation: Federation, client: int) -> list[tuple[np.ndarray, int]]:

@@ -23,7 +23,6 @@ from dpfl_cli.models.cnn5x5 import Cnn5x5, Cnn5x5Settings
 from dpfl_cli.models.lstm2 import Lstm2, Lstm2Settings, PlainLstm
 from dpfl_cli.models.unet3d import Convolution, Unet3d, Unet3dSettings
 from dpfl_cli.models.vgg11 import Vgg11, Vgg11Settings
-from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.simulation.plan import load_components, make_plan
 from tests.padding import own_records
 
@@ -48,29 +47,6 @@ IXI = volumes((48, 60, 48), 453, 3)
 
 def reddit(vocabulary: int) -> DatasetInfo:
     return sequences(vocabulary, 86_250, 3)
-
-
-@pytest.mark.parametrize(
-    ("option", "info", "parameters"),
-    [  # SPEC of arXiv 2304.05127, section 6
-        ("cnn_cifar", CIFAR, 2_156_490),
-        ("cnn_cifar_small", CIFAR, 34_538),
-        ("cnn_femnist", FEMNIST, 1_690_046),
-        ("vgg11", MESSIDOR, 128_774_530),
-        ("vgg11_small", replace(MESSIDOR, feature_shape=(3, 64, 64)), 577_378),
-        ("unet3d", IXI, 246_156),
-        ("lstm2", reddit(10_000), 6_182_672),
-        ("lstm2", reddit(200), 1_155_272),
-    ],
-)
-def test_numbers_of_parameters(option, info, parameters) -> None:
-    load_components()
-    values = compose_config([f"model={option}"])["model"]
-    found = lookup("model", values.pop("name"))
-    assert (
-        found.target.dimension_of(parse_settings(found.settings, values, "model"), info)
-        == parameters
-    )
 
 
 def settings_of(kind, **values):
@@ -143,18 +119,6 @@ def mean_loss(objective, values: torch.Tensor, client: int, numbers: list[int]) 
         objective.module.double(), named, (objective.inputs(features),)
     )
     return objective.losses(outputs, targets).mean()
-
-
-def test_clipped_gradients_are_means_of_each_records_own(objective) -> None:
-    at = points(objective)
-    batch = torch.tensor([[[0, 1], [1, 0]]] * 2)
-    wide = objective.clipped_gradient(client_values(at), torch.tensor([1e9, 1e9]), batch)
-    plain = opened(objective.gradient(client_values(at), batch))
-    torch.testing.assert_close(opened(wide.values), plain, rtol=1e-3, atol=1e-6)
-    tight = opened(
-        objective.clipped_gradient(client_values(at), torch.tensor([1e-3, 1e-3]), batch).values
-    )
-    assert (tight.norm(dim=-1) <= 1e-3 * (1 + 1e-5)).all()
 
 
 def test_metrics_on_clients_own_records_are_marked(objective) -> None:
@@ -408,22 +372,6 @@ def test_a_convolution_in_halves_is_the_whole_one(shape) -> None:
     layer = Convolution(2, 3, 3, padding=1)
     volume = torch.randn(1, 2, *shape)
     torch.testing.assert_close(layer(volume), nn.Conv3d.forward(layer, volume))
-
-
-@pytest.mark.parametrize(
-    ("kind", "info", "said"),
-    [
-        (Cnn5x5, IXI, "model=cnn_cifar or cnn_cifar_small or cnn_femnist: needs images"),
-        (Cnn5x5, reddit(200), "model=cnn_cifar or cnn_cifar_small or cnn_femnist: needs images"),
-        (Vgg11, FEMNIST, "at least 32x32"),
-        (Unet3d, CIFAR, "model=unet3d: needs volumes"),
-        (Lstm2, CIFAR, "model=lstm2: needs sequences"),
-    ],
-)
-def test_data_that_do_not_fit_are_refused(kind, info, said) -> None:
-    with pytest.raises(ConfigError, match=said) as error:
-        kind.dimension_of(settings_of(kind), info)
-    assert "\n" not in str(error.value)
 
 
 def test_groups_must_divide_and_regression_refuses_sequences() -> None:

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dpfl_cli.config.component import lookup, parse_settings
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import cnn, cnn_kernel, cnn_layers
@@ -82,6 +80,12 @@ def federation(
     return Federation(dataset, Partition.from_lists(parts))
 
 
+def objective_of(
+    kind: type[CnnObjective], settings: CnnSettings, counts: list[int], index: list[int]
+) -> CnnObjective:
+    return kind(settings, [federation(counts, seed) for seed in {*index}], np.array(index))
+
+
 def network(settings: CnnSettings, features: int = 16, classes: int = 10) -> nn.Sequential:
     """The same network from PyTorch's layers, in float64."""
     a, b = settings.channels
@@ -139,11 +143,6 @@ def close(found: Tensor, expected: Tensor) -> None:
     exact = found.dtype == torch.float64
     bound = 1e-10 if exact else 1e-4 * float(expected.abs().max()) + 1e-7
     assert float((found.double() - expected).abs().max()) <= bound
-
-
-@pytest.mark.parametrize(("settings", "dimension"), [(LARGE, 5046), (SMALL, 237)])
-def test_parameter_counts(settings: CnnSettings, dimension: int) -> None:
-    assert CnnObjective.dimension_of(settings, federation().dataset.info) == dimension
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -232,36 +231,6 @@ def test_ties_on_an_even_background_are_those_of_torch(settings: CnnSettings) ->
 
 @pytest.mark.parametrize("kind", [Plain, CnnObjective])
 @pytest.mark.parametrize("settings", [LARGE, SMALL])
-def test_bits_are_the_same_alone_and_on_any_number_of_threads(kind, settings) -> None:
-    shared = federation()
-    feds = [shared, federation(seed=3, dataset=shared.dataset)]
-    index = np.array([0, 1, 0, 1])
-    batch = kind(settings, feds, index)
-    start, rates = batch.initial(Streams(range(4))), torch.tensor([0.1, 0.2, 0.3, 0.4])
-    drift = client_values(torch.randn(4, 6, batch.dimension))
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        expected = opened(batch.local_descent(start, rates, 3, drift))
-        loss = batch.metrics(start)["test_loss"]
-        for number in (2, 3):
-            torch.set_num_threads(number)
-            assert torch.equal(opened(batch.local_descent(start, rates, 3, drift)), expected)
-            assert torch.equal(batch.metrics(start)["test_loss"], loss)
-            torch.set_num_threads(1)
-    finally:
-        torch.set_num_threads(threads)
-    for run, which in enumerate(index):
-        alone = kind(settings, [feds[which]], np.zeros(1, int))
-        one = slice(run, run + 1)
-        own = client_values(opened(drift)[one])
-        found = opened(alone.local_descent(start[one], rates[one], 3, own))[0]
-        assert torch.equal(found, expected[run])
-        assert torch.equal(alone.metrics(start[one])["test_loss"], loss[one])
-
-
-@pytest.mark.parametrize("kind", [Plain, CnnObjective])
-@pytest.mark.parametrize("settings", [LARGE, SMALL])
 def test_metrics(kind, settings: CnnSettings) -> None:
     feds = [federation(), federation(seed=8)]  # data sets of their own, so test splits too
     objective = kind(settings, feds, np.array([0, 1, 0]))
@@ -280,57 +249,6 @@ def test_metrics(kind, settings: CnnSettings) -> None:
         loss = functional.cross_entropy(logits, labels).item()
         assert found["accuracy"][run].item() == pytest.approx(100 * right, rel=1e-6)
         assert found["test_loss"][run].item() == pytest.approx(loss, rel=1e-5)
-
-
-@pytest.mark.parametrize("kind", [Plain, CnnObjective])
-def test_a_diverged_client_is_not_hidden(kind) -> None:
-    objective = kind(SMALL, [federation([16, 16])], np.zeros(1, int))
-    parameters = scattered(objective)
-    parameters[0, 1, 0] = torch.nan
-    gradient = opened(objective.gradient(parameters))
-    assert gradient[0, 0].isfinite().all()
-    assert gradient[0, 1].isnan().any()
-
-
-def test_settings_are_checked() -> None:
-    kind = lookup("model", "cnn").settings
-    assert (
-        parse_settings(kind, {"channels": [2, 1], "hidden": None, "activation": "relu"}, "model")
-        == SMALL
-    )
-    bad = [
-        ("channels", [2]),
-        ("channels", [0, 1]),
-        ("hidden", 0),
-        ("activation", "tanh"),
-        ("kernel", 4),
-    ]
-    for key, value in bad:
-        with pytest.raises(ConfigError, match=rf"^model\.{key}"):
-            parse_settings(
-                kind,
-                {"channels": [2, 1], "hidden": None, "activation": "relu", key: value},
-                "model",
-            )
-
-
-@pytest.mark.parametrize(
-    ("shape", "classes", "message"),
-    [
-        ((100,), 10, "needs images"),
-        ((28, 28), None, "no classes"),
-        ((12, 28), 10, "at least 13x13"),
-        ((3, 32, 32), 10, "grey"),
-    ],
-)
-def test_data_that_do_not_fit_are_refused(
-    shape: tuple[int, ...], classes: int | None, message: str
-) -> None:
-    info = DatasetInfo("toy", "synthetic", "", shape, classes, 100, None)
-    with pytest.raises(ConfigError, match=message) as error:
-        CnnObjective.dimension_of(LARGE, info)
-    assert "\n" not in str(error.value)
-    assert "toy" in str(error.value)
 
 
 def test_without_test_records_there_is_the_train_loss_which_is_not_released() -> None:

@@ -18,13 +18,14 @@ from dpfl_cli.models import curvature, records, single_layer
 from dpfl_cli.models.records import bounded_shares
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from tests.models.test_softmax import (
-    COUNTS,
-    make_federation,
-    make_objective,
-    make_settings,
-    records_of,
+from tests.models.small import (
+    federation_of,
+    settings_of,
+    softmax,
+    softmax_records,
 )
+
+COUNTS = [5, 0, 17, 1, 4]
 
 
 def record_hessian(matrix: Tensor, record: Tensor, label: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def slow_solve(
     kind: str,
 ) -> Tensor:
     """(H + damping I)^-1 right with the mean of the records' clipped matrices."""
-    features, labels = records_of(objective, run, client)
+    features, labels = softmax_records(objective, run, client)
     classes = len(values) // features.shape[1] if len(features) else 1
     total = torch.zeros(len(values), len(values), dtype=torch.float64)
     for record, label in zip(features, labels, strict=True):
@@ -99,7 +100,7 @@ def test_a_damped_solve_equals_the_matrices_written_out(
 ) -> None:
     """By every solver, compiled and by torch."""
     size = {"features": 5, "classes": classes, "bias": True, "precision": "float64"}
-    plain = make_objective(counts, index, **size)
+    plain = softmax(counts, index, **size)
     generator = torch.Generator().manual_seed(0)
     shape = (len(index), len(counts), plain.dimension)
     values, right = (torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2))
@@ -116,7 +117,7 @@ def test_a_damped_solve_equals_the_matrices_written_out(
             monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
         for name in [name for name, (_, own, _) in SOLVERS.items() if own == kind]:
             changes, _, tolerance = SOLVERS[name]
-            objective = make_objective(counts, index, **size, **changes)
+            objective = softmax(counts, index, **size, **changes)
             for expected, bound in zip(wanted, bounds, strict=True):
                 limits = () if bound is None else (bound,)
                 found = objective.damped_solve(
@@ -135,7 +136,7 @@ def test_a_damped_solve_equals_the_matrices_written_out(
 def test_covariance_takes_the_smaller_matrix_and_keeps_it(
     counts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objective = make_objective(counts, [0, 0, 0], features=6, precision="float64")
+    objective = softmax(counts, [0, 0, 0], features=6, precision="float64")
     made = []
     factor = curvature.covariance_inverse
     monkeypatch.setattr(
@@ -152,7 +153,7 @@ def test_covariance_takes_the_smaller_matrix_and_keeps_it(
     assert sum(len(inverse) for inverse in made) == rows
     assert torch.equal(opened(first), opened(again))
     monkeypatch.setattr("dpfl_cli.models.single_layer.KEPT_FACTORS", 0)
-    fresh = make_objective(counts, [0, 0, 0], features=6, precision="float64")
+    fresh = softmax(counts, [0, 0, 0], features=6, precision="float64")
     assert torch.equal(
         opened(fresh.damped_solve(values, values, damping, "covariance")), opened(first)
     )
@@ -173,7 +174,7 @@ def test_a_covariance_solve_in_float32_is_off_by_rounding_and_does_not_see_other
     found = {}
     for precision, dtype in (("float32", torch.float32), ("float64", torch.float64)):
         for runs in (1, 5):
-            objective = make_objective([records] * 4, [0] * runs, precision=precision, **shape)
+            objective = softmax([records] * 4, [0] * runs, precision=precision, **shape)
             side = client_values(right[:runs].to(dtype))
             gamma, bound = (torch.full((runs,), one, dtype=dtype) for one in (damping, 1.0))
             solved = objective.damped_solve(side, side, gamma, "covariance", bound)
@@ -285,46 +286,17 @@ def test_a_client_that_has_converged_is_frozen_and_does_not_see_the_others() -> 
     )
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_bits_alone_are_bits_in_company(
-    name: str, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes, kind, _ = SOLVERS[name]
-    index, counts = [0, 1, 0], [33, 0, 7, 1, 80, 34]
-    batch = make_objective(counts, index, features=17, classes=3, **changes)
-    shape = (len(index), len(counts), batch.dimension)
-    values, right = (
-        torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in range(2)
-    )
-    damping, bound = torch.tensor([0.5, 0.6, 0.7]), torch.tensor([0.2, 0.3, 9.0])
-
-    def solve(objective: SoftmaxRegression, runs: slice) -> Tensor:
-        sides = client_values(values[runs]), client_values(right[runs])
-        return opened(objective.damped_solve(*sides, damping[runs], kind, bound[runs]))  # type: ignore[arg-type]
-
-    together = solve(batch, slice(None))
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    monkeypatch.setattr(records, "CPU_BLOCK", 1 << 18)
-    try:
-        for run, number in enumerate(index):
-            alone = SoftmaxRegression(batch.settings, [batch.federations[number]], np.array([0]))
-            assert torch.equal(solve(alone, slice(run, run + 1))[0], together[run])
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_what_is_not_finite_stays_in_its_record_or_its_client(name: str) -> None:
-    federation = make_federation([3, 3], features=4, classes=3)
+    federation = federation_of([3, 3], shape=(4,), classes=3)
     wild = federation.partition.indices[1]
     federation.dataset.train.features[wild] = np.inf
-    tame = make_federation([3, 3], features=4, classes=3)
+    tame = federation_of([3, 3], shape=(4,), classes=3)
     tame.dataset.train.features[wild] = 0.0  # a matrix of zeros, the mean still over 3
     damping, bound = torch.tensor([0.5]), torch.tensor([1.0])
     changes, kind, _ = SOLVERS[name]
     found = []
     for one in (federation, tame):
-        objective = SoftmaxRegression(make_settings(**changes), [one], np.array([0]))
+        objective = SoftmaxRegression(settings_of("softmax", **changes), [one], np.array([0]))
         values = client_values(torch.ones(1, 2, objective.dimension))
         found.append(opened(objective.damped_solve(values, values, damping, kind, bound)))  # type: ignore[arg-type]
     assert torch.equal(*found)
@@ -351,7 +323,7 @@ def test_runs_share_the_covariances_of_one_bound_and_federation(
     )
 
     def found(index: list[int], bounds: list[float]) -> Tensor:
-        objective = make_objective(counts, index, features=6)
+        objective = softmax(counts, index, features=6)
         limits = torch.tensor(bounds, dtype=torch.float64)
         return opened(objective.clipped_covariance(limits).values).clone()
 
@@ -363,7 +335,7 @@ def test_runs_share_the_covariances_of_one_bound_and_federation(
 
 
 def test_no_method_writes_into_the_covariances_that_runs_share() -> None:
-    objective = make_objective([5, 5], [0] * 3, features=6)
+    objective = softmax([5, 5], [0] * 3, features=6)
     own, known = objective.covariance(), opened(objective.covariance()).clone()
     with pytest.raises(PrivacyError, match="mul_"):
         own.mul_(2.0)
@@ -377,7 +349,7 @@ def test_kept_factors_are_of_their_clients_whatever_the_threads(
     """With other threads the clients of a block are others."""
     for module in (records, single_layer):
         monkeypatch.setattr(module, "CPU_BLOCK", 1 << 16)
-    objective = make_objective([50] * 7, [0, 0], features=60, precision="float64")
+    objective = softmax([50] * 7, [0, 0], features=60, precision="float64")
     values = client_values(torch.randn(2, 7, objective.dimension, dtype=torch.float64))
     damping, before = torch.full((2,), 0.5, dtype=torch.float64), torch.get_num_threads()
     found = []
@@ -392,11 +364,11 @@ def test_kept_factors_are_of_their_clients_whatever_the_threads(
 
 def test_the_kernel_knows_the_floor_of_a_hessians_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long record, of which one class has nearly all the probability."""
-    federation = make_federation([1], features=2, classes=2)
+    federation = federation_of([1], shape=(2,), classes=2)
     federation.dataset.train.features[:] = [1e5, 0.0]
     values, found = torch.tensor([3e-4, 0.0, 0.0, 0.0]).double().view(1, 1, 4), []
     for _ in range(2):
-        settings = make_settings(bias=False, precision="float64")
+        settings = settings_of("softmax", bias=False, precision="float64")
         objective = SoftmaxRegression(settings, [federation], np.array([0]))
         right = torch.tensor([1.0, 0.0, 0.0, 0.0]).double().view(1, 1, 4)
         numbers = torch.tensor([1e-3]).double(), "hessian", torch.ones(1).double()

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numba import njit
-from torch import Tensor
 
 from dpfl_cli.models import layer_kernel, single_layer, vectors
-from dpfl_cli.models.single_layer import SingleLayer
+from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.models.vectors import aligned, exp_of_negative
 from dpfl_cli.privacy.client_values import client_values, opened
-from tests.models import test_linear, test_logistic, test_softmax
+from tests.models.small import (
+    everything,
+    federation_of,
+    objective_of,
+    settings_of,
+    softmax,
+    softmax_records,
+)
 
 COUNTS = [5, 0, 67, 1, 9]
 INDEX = [0, 1, 0, 2, 1, 0, 0]
-MODELS: dict[str, Callable[[list[int], list[int]], SingleLayer]] = {
-    "linear": lambda counts, index: test_linear.make_objective(counts, index, 0.7),
-    "logistic": lambda counts, index: test_logistic.make_objective(counts, index, l2=0.2),
-    "softmax": lambda counts, index: test_softmax.make_objective(
-        counts, index, features=13, classes=7, l2=0.2, bias=True, precision="float64"
-    ),
-    "softmax float32": lambda counts, index: test_softmax.make_objective(
-        counts, index, features=5, classes=3, precision="float32"
-    ),
+MODELS: dict[str, Any] = {
+    "linear": partial(objective_of, "linear_regression", loss_factor=0.7),
+    "logistic": partial(objective_of, "logistic", l2=0.2),
+    "softmax": partial(softmax, features=13, classes=7, l2=0.2, bias=True, precision="float64"),
+    "softmax float32": partial(softmax, features=5, classes=3),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
 
@@ -44,31 +47,6 @@ def _vectors_hold_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_kernel, "aligned", anything)
 
 
-def everything(objective: SingleLayer, runs: slice) -> dict[str, Tensor]:
-    """All that looks at records, for some runs of a batch of seven."""
-    drawn = np.random.default_rng(0)
-    clients, d, kind = objective.clients, objective.dimension, objective.dtype
-    start = torch.from_numpy(drawn.standard_normal((7, d)))[runs].to(kind)
-    own = torch.from_numpy(drawn.standard_normal((7, clients, d)))[runs].to(kind)
-    drift = torch.from_numpy(drawn.standard_normal((7, clients, d)))[runs].to(kind)
-    batches = torch.from_numpy(drawn.integers(0, 9, (7, clients, 3, 21)))[runs]
-    bound, rate = (torch.linspace(0.05, 2, 7).double()[runs] * part for part in (1, 0.1))
-    at, shift = client_values(own), client_values(drift)
-    found = {
-        "gradient": objective.gradient(at),
-        "clipped": objective.clipped_gradient(at, bound).values,
-        "batch": objective.clipped_gradient(at, bound, batches[:, :, 0]).values,
-        "norms": objective.squared_gradient_norms(at),
-        "batch norms": objective.squared_gradient_norms(at, batches[:, :, 1]),
-        "descent": objective.local_descent(start, rate, 4, shift),
-        "batch descent": objective.local_descent(start, rate, batches.shape[2], shift, batches),
-        "solve": objective.damped_solve(at, shift, 0.5 + bound, "hessian", bound),
-        "covariance": objective.damped_solve(at, shift, 0.5 + bound, "covariance", bound),
-        **objective.metrics(start),
-    }
-    return {name: opened(values) for name, values in found.items()}
-
-
 @each_model
 @pytest.mark.parametrize("kept", [0, 1 << 30], ids=["laid out anew", "kept"])
 def test_the_kernel_equals_torch(name: str, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,44 +61,20 @@ def test_the_kernel_equals_torch(name: str, kept: int, monkeypatch: pytest.Monke
         assert error <= (1e-6 if what == "solve" else close) * size + close * 1e-3, what
 
 
-@each_model
-@pytest.mark.parametrize("path", ["kernel", "torch"])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_run_has_the_same_bits_alone_and_in_company(
-    name: str, path: str, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Alone on one thread, against seven runs with every piece of work shared between threads."""
-    monkeypatch.setattr(layer_kernel, "SHARED_WORK", 0)
-    monkeypatch.setattr(layer_kernel, "PART_WORK", 1)
-    if path == "torch":
-        monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
-    batch, before = MODELS[name](COUNTS, INDEX), torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        together = everything(batch, slice(None))
-        torch.set_num_threads(1)
-        for run, number in enumerate(INDEX):
-            one = type(batch)(batch.settings, [batch.federations[number]], np.array([0]))
-            for what, values in everything(one, slice(run, run + 1)).items():
-                assert torch.equal(values[0], together[what][run]), what
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("width", [1, 2, 9, 23, 100])
 @pytest.mark.parametrize("classes", [2, 3, 4, 5, 11])
 def test_any_length_and_number_of_outputs(width: int, classes: int) -> None:
     """No multiples of a vector or of a tile, and clients of more than one block."""
     counts = [5, 523, 64]
-    federations = [test_softmax.make_federation(counts, 0, width, classes)]
-    settings = test_softmax.make_settings(precision="float64", bias=False)
-    objective = test_softmax.SoftmaxRegression(settings, federations, np.array([0, 0]))
+    federations = [federation_of(counts, 0, (width,), classes)]
+    settings = settings_of("softmax", precision="float64", bias=False)
+    objective = SoftmaxRegression(settings, federations, np.array([0, 0]))
     points = torch.from_numpy(np.random.default_rng(1).standard_normal((2, 3, classes * width)))
     for bound in (0.3, torch.inf):
         limit = torch.full((2,), bound, dtype=torch.float64)
         found = opened(objective.clipped_gradient(client_values(points), limit).values)
         for client in range(3):
-            features, labels = test_softmax.records_of(objective, 1, client)
+            features, labels = softmax_records(objective, 1, client)
             z = features @ points[1, client].view(classes, width).T
             s = torch.softmax(z, 1) - torch.eye(classes, dtype=z.dtype)[labels]
             norms = s.norm(dim=1) * features.norm(dim=1)
@@ -134,17 +88,17 @@ def test_float32_is_right_to_its_rounding(bound: float) -> None:
     numbers, in units of float32's rounding of the mean of |x_k|.
     """
     counts, width, classes = [60_000, 1, 17, 0, 1_100], 37, 7
-    federation = test_softmax.make_federation(counts, 0, width, classes)
+    federation = federation_of(counts, 0, (width,), classes, test=30)
     scales = np.logspace(-4, 4, width)
     features = federation.dataset.train.features
-    features *= scales
+    features[:] = np.random.default_rng(0).standard_normal(features.shape) * scales
     features[:] = features.astype(np.float32)
     drawn = np.random.default_rng(1).standard_normal((2, len(counts), classes, width))
     points = torch.from_numpy((drawn / scales / width**0.5).reshape(2, len(counts), -1)).float()
     found = {}
     for precision, kind in (("float32", torch.float32), ("float64", torch.float64)):
-        settings = test_softmax.make_settings(precision=precision, bias=False)
-        objective = test_softmax.SoftmaxRegression(settings, [federation], np.array([0, 0]))
+        settings = settings_of("softmax", precision=precision, bias=False)
+        objective = SoftmaxRegression(settings, [federation], np.array([0, 0]))
         at, rates = points.to(kind), torch.full((2,), 1e-12, dtype=torch.float64)
         limit = torch.full((2,), bound, dtype=torch.float64)
         found[precision] = [
@@ -170,12 +124,12 @@ def test_a_clipped_float32_record_is_within_its_bound(
     if path == "torch":
         monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
     lengths = np.array([1e-30, 1e-12, 1.0, 1e3, 1e9, 0.999e12, 1.001e12, 1e30, np.inf, np.nan])
-    federation = test_softmax.make_federation([1] * len(lengths), 0, 5, 3)
+    federation = federation_of([1] * len(lengths), 0, (5,), 3)
     train = federation.dataset.train.features
     train /= np.linalg.norm(train, axis=1, keepdims=True)
     train[federation.partition.indices] *= lengths[:, None]
-    objective = test_softmax.SoftmaxRegression(
-        test_softmax.make_settings(precision="float32", bias=False), [federation], np.arange(1)
+    objective = SoftmaxRegression(
+        settings_of("softmax", precision="float32", bias=False), [federation], np.arange(1)
     )
     gaps = torch.logspace(-2, 2, 5)[:, None, None]
     for points in gaps * torch.randn(1, len(lengths), 15, generator=torch.manual_seed(0)):

@@ -7,127 +7,34 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from dpfl_cli.config.component import lookup, parse_settings
-from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
+from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import single_layer
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
-from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.bounded import clip
-from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
+from dpfl_cli.privacy.client_values import client_values, opened, shown
+from tests.models.small import federation_of, info_of, objective_of, record_gradients
 from tests.padding import own_records
 
 D = 6
-SIZES = {
-    "one record": [1] * 5,
-    "several records": [4] * 5,
-    "one record or none": [1, 0, 1, 1, 0, 1, 1],
-    "unequal": [7, 1, 0, 3, 1, 40],
-    "one client": [3],
-    "one client, one record": [1],
-}
-
-
-def make_info(**changes: object) -> DatasetInfo:
-    values = {
-        "name": "test",
-        "source": "synthetic",
-        "sha256": "",
-        "feature_shape": (D,),
-        "classes": None,
-        "records": 100,
-        "clients": None,
-    }
-    return DatasetInfo(**(values | changes))  # type: ignore[arg-type]
-
-
-def make_federation(
-    sizes: list[int], seed: int, optimum: bool = True, width: int = D
-) -> Federation:
-    generator = np.random.default_rng(seed)
-    records = sum(sizes)
-    best = generator.standard_normal(width)
-    features = generator.standard_normal((records, width))
-    targets = features @ best + 0.1 * generator.standard_normal(records)
-    order = generator.permutation(records)
-    parts = np.split(order, np.cumsum(sizes)[:-1])
-    truth = {"optimum": best} if optimum else {}
-    dataset = Dataset(
-        make_info(records=records, feature_shape=(width,)),
-        Records(features, targets),
-        None,
-        None,
-        truth,
-    )
-    return Federation(dataset, Partition.from_lists(parts))
-
-
-def make_objective(
-    sizes: list[int], index: list[int], loss_factor: float = 0.5, width: int = D
-) -> LinearRegression:
-    federations = [make_federation(sizes, seed, width=width) for seed in range(max(index) + 1)]
-    return LinearRegression(
-        LinearRegressionSettings(loss_factor=loss_factor), federations, np.array(index)
-    )
-
-
-def slow_gradient(objective: LinearRegression, run: int, client: int, w: np.ndarray) -> np.ndarray:
-    """grad of loss_factor * mean_j (x_j . w - y_j)^2, record by record."""
-    features, targets = own_records(objective.federations[objective.index[run]], client)
-    gradient = np.zeros(objective.dimension)
-    for x, y in zip(features, targets, strict=True):
-        gradient += 2 * objective.settings.loss_factor * (x @ w - y) * x / len(targets)
-    return gradient
+UNEQUAL = [7, 1, 0, 3, 1, 40]
 
 
 def slow_descent(
-    objective: LinearRegression, start: np.ndarray, rate: np.ndarray, steps: int, drift: np.ndarray
-) -> np.ndarray:
-    result = np.zeros((objective.runs, objective.clients, objective.dimension))
-    for run in range(objective.runs):
-        for client in range(objective.clients):
-            v = start[run].copy()
-            for _ in range(steps):
-                v = v - rate[run] * (slow_gradient(objective, run, client, v) + drift[run, client])
-            result[run, client] = v - start[run]
+    objective: LinearRegression, start: Tensor, rate: Tensor, steps: int, drift: Tensor
+) -> Tensor:
+    result = torch.zeros_like(drift)
+    for run, client in np.ndindex(objective.runs, objective.clients):
+        v = start[run]
+        for _ in range(steps):
+            own = record_gradients(objective, run, client, v).sum(0)
+            v = v - rate[run] * (
+                own / objective.records[run, client].clamp(min=1) + drift[run, client]
+            )
+        result[run, client] = v - start[run]
     return result
-
-
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-@pytest.mark.parametrize(
-    "index", [[0], [0, 0], [1, 0], [0, 1, 0, 2, 1, 0, 0]], ids=["R=1", "R=2 shared", "R=2", "R=7"]
-)
-@pytest.mark.parametrize("with_drift", [False, True], ids=["no drift", "drift"])
-def test_local_descent_and_gradient_equal_explicit_loops(
-    sizes: list[int], index: list[int], with_drift: bool
-) -> None:
-    objective = make_objective(sizes, index, loss_factor=0.7)
-    generator = np.random.default_rng(5)
-    start = generator.standard_normal((len(index), D))
-    rate = generator.uniform(0.005, 0.05, len(index))
-    drift = generator.standard_normal((len(index), len(sizes), D)) * with_drift
-    expected = slow_descent(objective, start, rate, 9, drift)
-
-    shift = client_values(torch.from_numpy(drift)) if with_drift else None
-    update = objective.local_descent(torch.from_numpy(start), torch.from_numpy(rate), 9, shift)
-    assert isinstance(update, ClientValues)
-    np.testing.assert_allclose(opened(update).numpy(), expected, rtol=1e-10, atol=1e-10)
-
-    definition = Objective.local_descent(
-        objective, torch.from_numpy(start), torch.from_numpy(rate), 9, shift
-    )
-    np.testing.assert_allclose(opened(definition).numpy(), expected, rtol=1e-10, atol=1e-10)
-
-    points = generator.standard_normal((len(index), len(sizes), D))
-    gradient = objective.gradient(client_values(torch.from_numpy(points)))
-    assert isinstance(gradient, ClientValues)
-    wanted = [
-        [slow_gradient(objective, r, c, points[r, c]) for c in range(len(sizes))]
-        for r in range(len(index))
-    ]
-    np.testing.assert_allclose(opened(gradient).numpy(), wanted, rtol=1e-10, atol=1e-10)
 
 
 WIDTHS = [
@@ -146,36 +53,28 @@ def test_local_descent_of_any_width_and_number_of_steps(
     width: int, steps: int, with_drift: bool
 ) -> None:
     sizes, index = [1, 0, 3, *[1] * 20], [1, 0, 1]
-    objective = make_objective(sizes, index, loss_factor=0.7, width=width)
+    data = {"shape": (width,)}
+    objective = objective_of("linear_regression", sizes, index, data, loss_factor=0.7)
     generator = np.random.default_rng(5)
-    start = generator.standard_normal((3, width))
-    rate = generator.uniform(0.001, 0.01, 3)
-    drift = generator.standard_normal((3, len(sizes), width)) * with_drift
-    shift = client_values(torch.from_numpy(drift)) if with_drift else None
+    start = torch.from_numpy(generator.standard_normal((3, width)))
+    rate = torch.from_numpy(generator.uniform(0.001, 0.01, 3))
+    drift = torch.from_numpy(generator.standard_normal((3, len(sizes), width)) * with_drift)
     update = opened(
-        objective.local_descent(torch.from_numpy(start), torch.from_numpy(rate), steps, shift)
+        objective.local_descent(start, rate, steps, client_values(drift) if with_drift else None)
     )
     assert update.is_contiguous()
-    np.testing.assert_allclose(
-        update.numpy(), slow_descent(objective, start, rate, steps, drift), rtol=1e-10, atol=1e-12
-    )
-    by_columns = torch.from_numpy(start.T.copy()).T  # the same numbers, otherwise laid out
-    apart = (
-        None
-        if shift is None
-        else client_values(torch.from_numpy(drift.transpose(0, 2, 1).copy()).mT)
-    )
-    again = opened(
-        objective.local_descent(
-            by_columns, torch.from_numpy(rate).repeat_interleave(2)[::2], steps, apart
-        )
-    )
+    wanted = slow_descent(objective, start, rate, steps, drift)
+    torch.testing.assert_close(update, wanted, rtol=1e-10, atol=1e-12)
+    # the same numbers, otherwise laid out
+    by_columns, apart = start.T.contiguous().T, drift.mT.contiguous().mT
+    marked, rates = client_values(apart) if with_drift else None, rate.repeat_interleave(2)[::2]
+    again = opened(objective.local_descent(by_columns, rates, steps, marked))
     assert torch.equal(again, update)
 
 
 def test_a_loss_of_many_clients_has_the_same_bits_alone_and_with_any_threads() -> None:
     """Torch shares a single long sum between its threads."""
-    federation = make_federation([1] * 40_000, seed=0, width=2)
+    federation = federation_of([1] * 40_000, 0, (2,), None)
     starts = torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     losses, before = [], torch.get_num_threads()
     try:
@@ -194,18 +93,19 @@ def test_a_loss_of_many_clients_has_the_same_bits_alone_and_with_any_threads() -
 
 
 def test_metrics_equal_explicit_loops() -> None:
-    objective = make_objective(SIZES["unequal"], [0, 1, 0])
+    objective = objective_of("linear_regression", UNEQUAL, [0, 1, 0])
+    best = np.random.default_rng(2).standard_normal(D)
+    for one in objective.federations:
+        one.dataset.truth["optimum"] = best
     w = np.random.default_rng(1).standard_normal((3, D))
     metrics = objective.metrics(torch.from_numpy(w))
     assert list(metrics) == ["distance", "relative_distance", "train_loss"]
     for run in range(3):
-        federation = objective.federations[objective.index[run]]
-        loss = 0.0
+        federation, loss = objective.federations[objective.index[run]], 0.0
         for client in range(federation.clients):
             features, targets = own_records(federation, client)
-            for x, y in zip(features, targets, strict=True):
-                loss += (x @ w[run] - y) ** 2 / len(targets) / federation.clients
-        best = federation.dataset.truth["optimum"]
+            residuals = features @ w[run] - targets
+            loss += (residuals @ residuals) / max(len(targets), 1) / federation.clients
         distance = np.linalg.norm(w[run] - best)
         assert metrics["train_loss"][run].item() == pytest.approx(loss, rel=1e-12)
         assert metrics["distance"][run].item() == pytest.approx(distance, rel=1e-12)
@@ -215,14 +115,14 @@ def test_metrics_equal_explicit_loops() -> None:
 
 
 def test_distance_is_left_out_where_the_optimum_is_not_known() -> None:
-    federation = make_federation([2, 3], seed=0, optimum=False)
-    objective = LinearRegression(LinearRegressionSettings(), [federation], np.array([0]))
+    objective = objective_of("linear_regression", [2, 3])
     assert list(objective.metrics(objective.initial(Streams([0])))) == ["train_loss"]
 
 
 def test_divergence_reaches_clipping_as_zero_and_stays_in_its_client() -> None:
-    federation = make_federation([1, 1, 3], seed=0)
+    federation = federation_of([1, 1, 3], classes=None)
     wild = federation.partition.indices[[0, 2]]  # the first client, and one record of the third
+    federation.dataset.train.features[:] = 0.1
     federation.dataset.train.features[wild] *= 1e3
     objective = LinearRegression(LinearRegressionSettings(), [federation], np.array([0]))
     update = objective.local_descent(torch.ones(1, D).double(), torch.tensor([10.0]).double(), 200)
@@ -238,7 +138,7 @@ def test_divergence_reaches_clipping_as_zero_and_stays_in_its_client() -> None:
 
 
 def test_initial_is_zero_and_arguments_are_left_alone() -> None:
-    objective = make_objective(SIZES["unequal"], [0, 1])
+    objective = objective_of("linear_regression", UNEQUAL, [0, 1])
     start = objective.initial(Streams([0, 1]))
     assert start.dtype == torch.float64
     assert torch.equal(start, torch.zeros(2, D).double())
@@ -251,78 +151,13 @@ def test_initial_is_zero_and_arguments_are_left_alone() -> None:
     assert torch.equal(opened(drift), torch.ones(2, 6, D).double())
 
 
-def test_settings_and_data_that_do_not_fit_are_refused() -> None:
-    found = lookup("model", "linear_regression")
-    assert parse_settings(found.settings, {}, "model").loss_factor == 0.5
-    with pytest.raises(
-        ConfigError, match=r"model\.loss_factor=0\.0: input should be greater than 0"
-    ):
-        parse_settings(found.settings, {"loss_factor": 0.0}, "model")
-    with pytest.raises(
-        ConfigError, match=r"model\.lossfactor: unknown option; did you mean model\.loss_factor\?"
-    ):
-        parse_settings(found.settings, {"lossfactor": 0.5}, "model")
-    assert LinearRegression.dimension_of(LinearRegressionSettings(), make_info()) == D
-    with pytest.raises(
-        ConfigError, match=r"dataset=test has records of shape \[1, 28, 28\] and 10 classes"
-    ):
-        LinearRegression.dimension_of(
-            LinearRegressionSettings(), make_info(feature_shape=(1, 28, 28), classes=10)
-        )
-
-
-@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-@pytest.mark.parametrize("index", [[0], [1, 0], [0, 1, 0, 2, 1, 0, 0]], ids=["R=1", "R=2", "R=7"])
-@pytest.mark.parametrize("bound", [0.05, 2.0, 1e3], ids=["active", "partly", "inactive"])
-def test_clipped_gradient_and_norms_equal_explicit_loops(
-    kernel: bool, sizes: list[int], index: list[int], bound: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 0.7 (x.v - y)^2, all records of every client and batches of them."""
-    if not kernel:
-        monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
-    objective = make_objective(sizes, index, loss_factor=0.7)
-    generator = np.random.default_rng(5)
-    points = generator.standard_normal((len(index), len(sizes), D))
-    batch = generator.integers(0, np.maximum(sizes, 1)[:, None], (len(index), len(sizes), 9))
-    whole, drawn = np.zeros_like(points), np.zeros_like(points)
-    norms = np.zeros((len(index), len(sizes), max(sizes)))
-    for run, number in enumerate(index):
-        for client, size in enumerate(sizes):
-            each = []
-            for x, y in zip(*own_records(objective.federations[number], client), strict=True):
-                gradient = 1.4 * (x @ points[run, client] - y) * x
-                norms[run, client, len(each)] = gradient @ gradient
-                each.append(gradient * min(1.0, bound / np.linalg.norm(gradient)))
-            if size:
-                whole[run, client] = np.mean(each, axis=0)
-                drawn[run, client] = np.mean(
-                    [each[record] for record in batch[run, client]], axis=0
-                )
-
-    where, limit = (
-        client_values(torch.from_numpy(points)),
-        torch.full((len(index),), bound, dtype=torch.float64),
-    )
-    found = objective.clipped_gradient(where, limit)
-    np.testing.assert_allclose(opened(found.values).numpy(), whole, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(
-        found.zero_out.numpy(), np.tile(bound / np.maximum(sizes, 1), (len(index), 1)), rtol=1e-15
-    )
-    some = objective.clipped_gradient(where, limit, torch.from_numpy(batch))
-    np.testing.assert_allclose(opened(some.values).numpy(), drawn, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(
-        opened(objective.squared_gradient_norms(where)).numpy(), norms, rtol=1e-10, atol=1e-12
-    )
-
-
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
 def test_a_record_whose_gradient_overflows_counts_as_zero_where_it_is_clipped(
     kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernel:
         monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
-    federation = make_federation([4, 3], seed=0)
+    federation = federation_of([4, 3], classes=None)
     federation.dataset.train.features[federation.partition.indices[:4]] *= (
         1e4  # x.v overflows for every record of client 0
     )
@@ -381,9 +216,7 @@ def test_no_record_moves_a_clipped_mean_by_more_than_its_sensitivity(
         features[:, 5:stop] = np.array([scale for scale, _ in cases])[:, None, None] * shapes
         targets[:, 5:stop] = np.array([target for _, target in cases])[:, None]
         records = Records(features.reshape(-1, width).copy(), targets.flatten())
-        dataset = Dataset(
-            make_info(feature_shape=(width,), records=len(records)), records, None, None, {}
-        )
+        dataset = Dataset(info_of((width,), None, len(records)), records, None)
         federations.append(
             Federation(dataset, Partition.from_lists(np.split(np.arange(len(records)), len(cases))))
         )

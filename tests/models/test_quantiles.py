@@ -8,32 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpfl_cli.config.component import lookup, parse_settings
-from dpfl_cli.config.compose import compose_config
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models import logistic, mlp, mobilenet, softmax  # noqa: F401
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.models.quantiles import MEAN, NAMES, gradient_quantiles
 from dpfl_cli.privacy.client_values import client_values, opened
+from tests.models.small import federation_of, model_of
 
 COUNTS = [7, 0, 3]
 SIZES = {"linear_regression": ((4,), None), "logistic": ((4,), 2), "mobilenet": ((16, 16), 2)}
-
-
-def federation(shape, classes, counts=COUNTS, seed=0) -> Federation:
-    generator = np.random.default_rng(seed)
-    records = sum(counts)
-    targets = (
-        generator.standard_normal(records)
-        if classes is None
-        else generator.integers(0, classes, records)
-    )
-    info = DatasetInfo("toy", "synthetic", "", shape, classes, records, None)
-    features = generator.standard_normal((records, *shape))
-    ends = np.cumsum(counts)
-    lists = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
-    return Federation(Dataset(info, Records(features, targets), None), Partition.from_lists(lists))
 
 
 def test_the_definition_by_hand() -> None:
@@ -65,18 +47,13 @@ def test_zero_gradients_and_gradients_that_are_not_finite() -> None:
     "option", ["linear_regression", "logistic", "softmax", "frozen_mlp", "mlp", "mobilenet"]
 )
 def test_every_model_with_norms_reports_them_when_asked(option: str) -> None:
-    conf = dict(compose_config([f"model={option}"])["model"])
-    found = lookup("model", conf.pop("name"))
-    conf |= {"width": 0.1} if option == "mobilenet" else {}
+    kind, settings = model_of(option, **({"width": 0.1} if option == "mobilenet" else {}))
     feds = [
-        federation(*SIZES.get(option, ((4,), 3)), counts, seed)
+        federation_of(counts, seed, *SIZES.get(option, ((4,), 3)))
         for seed, counts in enumerate((COUNTS, [2, 2, 2]))
     ]
-    settings = parse_settings(found.settings, conf, "model")
-    asked = found.target(
-        settings.model_copy(update={"gradient_quantiles": True}), feds, np.array([0, 1])
-    )
-    silent = found.target(settings, feds, np.array([0, 1]))
+    asked = kind(settings.model_copy(update={"gradient_quantiles": True}), feds, np.array([0, 1]))
+    silent = kind(settings, feds, np.array([0, 1]))
     models = asked.initial(Streams([0, 1])) + 0.1
     metrics = asked.metrics(models)
     assert metrics.keys() - silent.metrics(models).keys() == set(NAMES) == asked.private(NAMES)
@@ -103,10 +80,11 @@ def linear(feds, index=(0,), **values) -> LinearRegression:
 
 
 def test_the_objective_is_the_mean_over_all_records_of_half_the_squared_residual() -> None:
-    fed = federation((4,), None, [5, 5, 5])
+    fed = federation_of([5, 5, 5], 0, (4,), None)
     objective = linear([fed], objective=True)
     model = torch.randn(1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    residuals = fed.dataset.train.features @ model[0].numpy() - fed.dataset.train.targets
+    rows, train = fed.partition.indices, fed.dataset.train
+    residuals = train.features[rows] @ model[0].numpy() - train.targets[rows]
     found = objective.metrics(model)
     assert found["objective"].item() == pytest.approx((residuals**2).mean() / 2, rel=1e-12)
     assert found["train_loss"].item() == pytest.approx((residuals**2).mean(), rel=1e-12)
@@ -119,7 +97,7 @@ def test_the_objective_is_the_mean_over_all_records_of_half_the_squared_residual
 
 
 def test_initial_models() -> None:
-    fed = federation((50,), None)
+    fed = federation_of(COUNTS, 0, (50,), None)
     normal = linear([fed], [0, 0, 0], init="normal").initial(Streams([3, 4, 3]))
     assert torch.equal(normal[0], normal[2])
     assert not torch.equal(normal[0], normal[1])

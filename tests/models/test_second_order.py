@@ -5,6 +5,7 @@ written out record by record.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,17 +17,14 @@ from dpfl_cli.models.curvature import Curvature, largest_eigenvalue
 from dpfl_cli.models.losses import SQUARED
 from dpfl_cli.models.single_layer import SingleLayer
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from tests.models import test_linear as linear
-from tests.models import test_logistic as logistic
-from tests.models.test_softmax import make_objective as make_softmax
-from tests.models.test_softmax import points
+from tests.models.small import objective_of, points, softmax
 from tests.padding import own_records
 
 D = 6
 LOSS_FACTOR = 0.7
-MODELS: dict[str, Callable[[list[int], list[int]], SingleLayer]] = {
-    "linear": lambda sizes, index: linear.make_objective(sizes, index, LOSS_FACTOR),
-    "logistic": lambda sizes, index: logistic.make_objective(sizes, index, l2=0.0),
+MODELS: dict[str, Callable[..., SingleLayer]] = {
+    "linear": partial(objective_of, "linear_regression", loss_factor=LOSS_FACTOR),
+    "logistic": partial(objective_of, "logistic", l2=0.0),
 }
 SIZES = {
     "unequal": [7, 1, 0, 3, 40],
@@ -146,9 +144,7 @@ def test_the_largest_eigenvalue_of_softmax_curvature(
     kind: Curvature, classes: int, precision: str
 ) -> None:
     counts, index = [5, 0, 17, 1], [0, 1, 0]
-    objective = make_softmax(
-        counts, index, classes=classes, features=5, bias=True, precision=precision
-    )
+    objective = softmax(counts, index, classes=classes, features=5, bias=True, precision=precision)
     values, bound = points(objective), torch.tensor([0.4, 1.0, 3.0], dtype=torch.float64)
     found = opened(objective.largest_curvature(values, kind, bound)).double()
     one = torch.ones(len(index), dtype=torch.float64)

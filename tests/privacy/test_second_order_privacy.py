@@ -40,7 +40,7 @@ from dpfl_cli.privacy.record_bounds import (
 )
 from dpfl_cli.privacy.releases import ReleaseSpec
 from tests.algorithms.federated import play
-from tests.models.test_softmax import make_settings
+from tests.models.small import settings_of
 
 SOUND = [
     ("project", "tight"),
@@ -67,7 +67,9 @@ def model_of(
         **changes,
     }
     return SoftmaxRegression(
-        make_settings(**options), [Federation(Dataset(info, pool, None), dealt)], np.array([0])
+        settings_of("softmax", **options),
+        [Federation(Dataset(info, pool, None), dealt)],
+        np.array([0]),
     )
 
 
