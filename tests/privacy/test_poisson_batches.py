@@ -291,7 +291,7 @@ def test_no_other_law_is_priced(law: str) -> None:
 
 def test_pld_refuses_a_delta_that_it_cannot_resolve() -> None:
     ledger = Ledger((entry(1.0, 0.1, 1),))
-    with pytest.raises(PrivacyError, match="pld cannot resolve delta=1.2e-16"):
+    with pytest.raises(PrivacyError, match="pld cannot resolve delta"):
         priced("pld", ledger, 1.2e-16)
     assert priced("rdp", ledger, 1.2e-16) < 40
 
