@@ -17,11 +17,11 @@ SETTINGS_SAID = 4  # of a grid, each with a line of its own
 
 def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
     """Prints a table of the runs and returns the exit code; the last line of a single run is its
-    folder.
+    folder, of a grid that of all runs, and if `quiet`, where no table has the ids, every folder.
     """
     if not quiet:
         console = wide_console()
-        print_results(console, [outcome.record for outcome in outcomes])
+        print_results(console, [outcome.record for outcome in outcomes], brief=True)
         for line in notes(outcomes):
             console.print(line)
         done = {one.record.id: one.record for one in outcomes if one.status == "done"}
@@ -36,8 +36,10 @@ def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
         print_table(("run", "status", "reason"), rows, title, stderr=True)
     elif bad:
         print(f"{bad[0].status}: {bad[0].reason}", file=sys.stderr)
-    for folder in dict.fromkeys(outcome.record.folder for outcome in outcomes):
-        print(folder)
+    folders = dict.fromkeys(outcome.record.folder for outcome in outcomes)
+    if len(folders) > 1 and not quiet:
+        folders = dict.fromkeys(folder.parent for folder in folders)
+    print(*folders, sep="\n")
     return EXIT_RUNS_FAILED if bad else 0
 
 

@@ -22,6 +22,7 @@ Report = dict[str, Any]  # on the privacy of a run, of its result.json
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 CELL = 40  # letters of a reason that a cell can hold
 METRICS = 3  # of SHOWN, the first that the runs have
+FEW = 20  # runs that have a line each beside their means
 BELOW = {  # key of reports -> how each of its texts is told once, of which runs where they differ
     "participation": "Participation{}: {}.",
     "batches": "Batches{}: {}.",
@@ -113,17 +114,23 @@ def collusion_text(result: dict[str, Any]) -> str:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def print_results(console: Console, records: Sequence[RunRecord], means: bool = True) -> None:
+def print_results(
+    console: Console, records: Sequence[RunRecord], means: bool = True, brief: bool = False
+) -> None:
     """Prints a table of runs, and below it what holds for all of them.
 
-    Means over seeds follow where there are any, unless `means` is False.
+    Means over seeds follow where there are any, unless `means` is False; if `brief`, in place of
+    more than `FEW` runs.
     """
     rows, averages = _rows(records)
+    brief = brief and bool(averages) and len(rows) > FEW
     common = {name: rows[0][name] for name in COMMON if len({row[name] for row in rows}) == 1}
-    for table in (rows, *([averages] if means and averages else [])):
+    for table in ([] if brief else [rows]) + ([averages] if means and averages else []):
         shown = [{name: row[name] for name in row if name not in common} for row in table]
         cells = [list(row.values()) for row in shown]
         console.out("\n".join([*table_lines(list(shown[0]), cells, console.width), ""]))
+    if brief:
+        console.print(f"Means of {len(rows)} runs; dpfl runs list shows each.")
     for line in (
         ", ".join(f"{name} {cell}" for name, cell in common.items()),
         *privacy_of(records),

@@ -144,11 +144,25 @@ def test_one_run_prints_its_folder_last(tmp_path: Path, printed) -> None:
 
 def test_a_grid_is_a_product(printed) -> None:
     words = ("-m", "algorithm=fedexp,fedavg", "dp=ldp,ldp_privunit,cdp", "seed=range(2)", *SMALL)
-    out = printed("run", *words)
+    out = printed("run", *words, "--quiet")
     made = folders(out)
-    assert len(set(made)) == 12
+    assert len(set(made)) == len(out.splitlines()) == 12
     assert {*made, made[0].parent / ".partial"} == set(made[0].parent.iterdir())
     assert not Path("multirun").exists()
+
+
+def test_a_grid_of_many_seeds_shows_their_means_alone(printed) -> None:
+    """With a line and a folder for each of 22 runs the means were out of sight."""
+    grid = ["run", "-m", "algorithm=fedexp,fedavg", "dp=cdp", *SMALL]
+    few, many = (printed(*grid, f"seed=range({seeds})") for seeds in (2, 11))
+    said = "Means of 22 runs; dpfl runs list shows each."
+    for out, runs in ((few, 4), (many, 0)):
+        assert len(re.findall("^[0-9a-f]{12} ", out, re.MULTILINE)) == runs
+        assert (said in out) == (runs == 0)
+        assert out.count(" ± ") == 2 * 3  # of two methods, three metrics
+        assert out.splitlines()[-1].endswith("/outputs/runs")
+    listed = printed("runs", "list")
+    assert len(re.findall("^[0-9a-f]{12} ", listed, re.MULTILINE)) == 22
 
 
 def test_one_run_is_what_hydra_makes_of_it(printed) -> None:
@@ -571,7 +585,7 @@ def test_what_is_only_claimed_says_so_wherever_runs_are_compared(
         "seed=0,1",
         *SMALL,
     ]
-    grid = printed("run", "-m", *words)
+    grid = printed("run", "-m", *words, "--quiet")
     records = [json.loads((folder / "result.json").read_text()) for folder in folders(grid)]
     claimed = [
         one
@@ -726,7 +740,7 @@ def test_a_users_own_file(dpfl, printed, refused) -> None:
     """The README's plugin: an algorithm, a model and a data set from a file, without a fork."""
     own = ["--plugin", PLUGIN, "algorithm=fedmomentum"]
     words = ["dataset=twin", "model=twin_regression", "dp=ldp,none", "rounds=3"]
-    code, out, err = dpfl("run", "-m", *own, "algorithm.momentum=0.0,0.3", *words)
+    code, out, err = dpfl("run", "-m", *own, "algorithm.momentum=0.0,0.3", *words, "--quiet")
     assert code == 0, err
     first, *others = folders(out)
     assert len(others) == 3
