@@ -168,6 +168,12 @@ def check_names(artifact: Artifact) -> None:
         over = [label_of(one) for one in artifact.choices.get(figure.x, ())]
         if figure.kind == "lines" and over and all(isinstance(one, str) for one in over):
             raise ConfigError(f"figures[{number}]: x: {figure.x} {over[0]}: lines are over numbers")
+        for name in figure.measures if figure.x == "round" else ():
+            if getattr(artifact.measures.get(name), "at", "series") != "series":
+                raise ConfigError(
+                    f"figures[{number}]: x: round: measure {name} is not of every round; write "
+                    'Metric(..., "series")'
+                )
     check_numbers(artifact)
 
 
