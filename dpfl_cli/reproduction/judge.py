@@ -288,6 +288,8 @@ def count_verdicts(verdicts: Sequence[Verdict]) -> str:
         counts = Counter(one.finding for one in verdicts if one.group == group)
         words = ", ".join(f"{count} {name}" for name, count in counts.most_common())
         parts += [f"{title}: {words}"] if counts else []
+    failing = [one.id for one in verdicts if one.finding == "fails"]
+    parts += [f"fails: {', '.join(failing)}"] if failing else []
     moved = [one.id for one in verdicts if one.moved]
     parts += [f"not as recorded: {', '.join(moved)}"] if moved else []
     return "; ".join(parts)
