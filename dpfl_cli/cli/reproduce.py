@@ -114,7 +114,7 @@ def execute(args: argparse.Namespace) -> int:
         def order(artifact: "Artifact") -> tuple[bool, float]:
             """The shortest first; last what is run anew every time, for its times."""
             exclusive = any(run.exclusive for run in artifact.declared)
-            return exclusive, artifact.size.minutes * artifact.trains
+            return exclusive, artifact.size.minutes
 
         artifacts = sorted(artifacts, key=order)
     own = [artifact.path for artifact in artifacts if artifact.paper is None]
@@ -198,10 +198,7 @@ def _list(chosen: "Sequence[Artifact]") -> int:
     print(f"{'artifact':<{width}}  {scales}  minutes on two cores")
     for artifact in chosen:
         minutes = [
-            "–"
-            if artifact.runs_of
-            else f"{artifact.at(scale).size.minutes if artifact.trains else 0:g}"
-            for scale in SCALES
+            "–" if artifact.runs_of else f"{artifact.at(scale).size.minutes:g}" for scale in SCALES
         ]
         start = f"{artifact.name:<{width}}  {'  '.join(f'{one:>6}' for one in minutes)}  "
         of = f" (runs of {artifact.runs_of})" if artifact.runs_of else ""

@@ -139,16 +139,17 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
         alone += len(job.exclusive)
         missing += len(new)
         work = {run: plan.work for run, plan in job.plans.items()}
-        share = sum(work[run] for run in new) / (sum(work.values()) or 1)
+        share = sum(work[run] for run in new) / sum(work.values()) if work else 1
         minutes += job.artifact.size.minutes * share
     total = len({run for job in jobs for run in job.plans})
     which = f"{len(jobs)} artifact{'s' if len(jobs) != 1 else ''}"
     where = f"{which} at scale={jobs[0].artifact.scale}"
-    if not missing:
-        return f"{where}: {total} runs, all finished" if total else f"{which}: nothing to train"
+    if total and not missing:
+        return f"{where}: {total} runs, all finished"
     cost = f"{minutes:.0f} minutes" if minutes >= 1.5 else f"{max(60 * minutes, 1):.0f} seconds"
     anew = f" ({alone} alone and anew, for their times)" if alone else ""
-    return f"{where}: {total} runs, {missing} to do{anew}, about {cost} on two cores"
+    work_left = f"{total} runs, {missing} to do{anew}" if total else "nothing to train"
+    return f"{where}: {work_left}, about {cost} on two cores"
 
 
 def produce(

@@ -61,7 +61,7 @@ from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
 from dpfl_cli.reproduction.report import index_md, write_report
 from dpfl_cli.reproduction.report import numbers as summed
-from dpfl_cli.reproduction.reproduce import prepare, reproduce
+from dpfl_cli.reproduction.reproduce import dry_run, prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.search import Job
 from dpfl_cli.reproduction.tables import CSV, from_csv, rows_of, to_csv
@@ -796,6 +796,20 @@ def test_a_pass_that_can_decide_nothing_says_so_before(capsys: Any) -> None:
     assert "too few seeds" not in capsys.readouterr().out
 
 
+def test_audits_are_priced_though_they_train_nothing(tmp_path: Path) -> None:
+    made = [papers.artifacts()[name].at("smoke") for name in ("cross/audit", "fedexp/table3")]
+    audit, table, both = dry_run(made, tmp_path)
+    assert audit.endswith("nothing to train, about 60 seconds on two cores")
+    assert table.endswith("nothing to train, about 1 seconds on two cores")
+    assert both.endswith("nothing to train, about 61 seconds on two cores")
+
+
+def test_claims_that_fail_are_named(capsys: Any) -> None:
+    assert main(["reproduce", "fedexp/table1"]) == 0
+    line = "4 holds, 1 fails; Our own claims: 2 holds; fails: rounds\n"
+    assert capsys.readouterr().err.endswith(line)
+
+
 def test_a_file_of_ones_own(mine: Mine, tmp_path: Path, capsys: Any) -> None:
     path = str(mine())
     assert main(["reproduce", path, "--dry-run"]) == 0
@@ -1011,6 +1025,11 @@ TYPES = [
         'id="mine"',
         'id="mine", figures=Figure("lines", "method", "distance")',
         "figures[0]: x: method fedexp: lines are over numbers",
+    ),
+    (
+        'id="mine"',
+        'id="mine", figures=Figure("lines", "round", "distance")',
+        "figures[0]: x: round: measure distance is not of every round; write Metric(",
     ),
     ("mine = ", "@claim('ours')\ndef bare(rows): ...\n\nmine = ", "claim bare: no docstring"),
     ("mine = ", "@claim\ndef bare(rows):\n    'says'\n\nmine = ", "claim bare: say whose it is"),
