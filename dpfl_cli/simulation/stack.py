@@ -317,7 +317,7 @@ class Stack:
             is_now = "is not there" if found is None else f"is {found[0]} of {found[1]}"
             raise ConfigError(
                 f"server state 'model' of {type(self.algorithm).__name__} {is_now}, and must be "
-                f"{wanted[0]} of {wanted[1]}"
+                f"{wanted[0]} of {wanted[1]}; shape every option [R] by per_run(option, values)"
             )
 
     def refuse_kept(self) -> None:

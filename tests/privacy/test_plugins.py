@@ -906,7 +906,7 @@ def _ends(change: Callable[[FedAvg, State, Round], Any], monkeypatch: pytest.Mon
         ),
         (
             lambda own, state, at: (State({"model": state.server["model"].float()}), {}),
-            r"is \[1, 3\] of torch.float32, and must be \[1, 3\] of torch.float64",
+            r"is \[1, 3\] of torch.float32, and must be \[1, 3\] of torch.float64; shape every",
         ),
         (
             lambda own, state, at: (State({"model": [4711.0]}), {}),
