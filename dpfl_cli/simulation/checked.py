@@ -73,8 +73,9 @@ def failed_check(plan: Plan) -> str | None:
 
 
 def checks_since(record: RunRecord) -> list[str]:
-    """Lines on a finished run's plugins that were checked since, as their files were: the run's own
-    guarantee was written before. A check has failed, in whatever way it was.
+    """Lines on a finished run's plugins that were checked, as their files were, since then or with
+    other settings: its own guarantee says nothing of that. A check has failed, in whatever way it
+    was.
     """
     lines, config = [], record.config
     for group in CHECKED:
@@ -85,7 +86,8 @@ def checks_since(record: RunRecord) -> list[str]:
         if not all(map(passed, known.values())):
             lines.append(f"{since} {FAILED}")
         elif known and "not checked" in record.result["privacy"]["guarantee"]:
-            lines.append(f"{since} passed since; the same dpfl run says whether for its settings")
+            which = "with some settings; the same dpfl run says whether with its own"
+            lines.append(f"{since} passed, {which}")
     return lines
 
 

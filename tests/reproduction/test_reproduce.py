@@ -1110,7 +1110,7 @@ def test_a_file_of_ones_own_with_a_method_of_ones_own(
     assert f"not checked: dpfl check {plugin} |" in page
     assert main(["check", plugin, "dp=ldp", "--quiet"]) == 0
     assert main(["reproduce", path, "--plugin", plugin]) == 0  # of the same runs
-    assert "dpfl check of the file as it was has passed since" in file.read_text()
+    assert "dpfl check of the file as it was has passed, with some settings" in file.read_text()
     assert f"Made by `dpfl reproduce mine.py --plugin {plugin} scale=quick`" in page
 
 
