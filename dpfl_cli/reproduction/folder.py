@@ -63,8 +63,7 @@ def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
       StoreError: it cannot be written.
     """
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    hint = "make room or set DPFL_OUTPUTS, then start again"
-    with explained(folder, "cannot be written", hint), _alone_in(folder.parent):
+    with explained(folder, "cannot be written"), _alone_in(folder.parent):
         replace_folder(folder, encoded(files), new, old)
         shutil.rmtree(old, ignore_errors=True)
 

@@ -164,7 +164,9 @@ class RunRecord:
 
 
 @contextlib.contextmanager
-def explained(path: Path, what: str, hint: str = "make room, then start again") -> Iterator[None]:
+def explained(
+    path: Path, what: str, hint: str = "make room or set DPFL_OUTPUTS, then start again"
+) -> Iterator[None]:
     """Turns an error of the file system into one line that says what to do."""
     try:
         yield
