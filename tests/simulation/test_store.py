@@ -117,9 +117,9 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files_module, "_write", full)
-    with pytest.raises(StoreError, match="No space left.*DPFL_OUTPUTS"):
+    with pytest.raises(StoreError, match=r"No space left.*DPFL_OUTPUTS"):
         store.write_checkpoint(ID, b"new")
-    with pytest.raises(StoreError, match="No space left.*DPFL_OUTPUTS"):
+    with pytest.raises(StoreError, match=r"No space left.*DPFL_OUTPUTS"):
         store.publish(ID, files())
     assert store.find(ID) is None
     assert store.checkpoint_file(ID).read_bytes() == b"old"
