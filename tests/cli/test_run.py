@@ -585,8 +585,8 @@ def test_what_is_only_claimed_says_so_wherever_runs_are_compared(
         "seed=0,1",
         *SMALL,
     ]
-    grid = printed("run", "-m", *words, "--quiet")
-    records = [json.loads((folder / "result.json").read_text()) for folder in folders(grid)]
+    grid, quiet = (printed("run", "-m", *words, *flags) for flags in ([], ["--quiet"]))
+    records = [json.loads((folder / "result.json").read_text()) for folder in folders(quiet)]
     claimed = [
         one
         for one in records
