@@ -16,7 +16,7 @@ from dpfl_cli.models import records
 from dpfl_cli.models import softmax as module
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.dense import DTYPES
-from dpfl_cli.models.losses import CrossEntropy
+from dpfl_cli.models.losses import CrossEntropy, right
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from tests.models.small import (
@@ -235,3 +235,13 @@ def test_what_preconditions_is_public_and_of_the_right_size() -> None:
     ):
         with pytest.raises(PrivacyError):
             side.precondition(values, given)
+
+
+def test_the_first_of_the_largest_outputs_is_the_class_that_counts() -> None:
+    generator = torch.Generator().manual_seed(3)
+    values = torch.tensor([-torch.inf, -1.0, 0.0, 2.0, torch.inf, torch.nan])
+    for dtype in DTYPES.values():
+        z = values.to(dtype)[torch.randint(0, 6, (5, 7, 400), generator=generator)]
+        targets = torch.randint(0, 7, (400,), generator=generator)
+        first = np.argmax(z.numpy(), axis=1)  # NaN, where there is one, is the largest
+        assert np.array_equal(right(CrossEntropy(), z, targets).numpy(), first == targets.numpy())
