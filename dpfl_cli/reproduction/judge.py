@@ -158,8 +158,8 @@ def judge(artifact: Artifact, rows: Rows, data: Collection[str] = ()) -> list[Ve
         """The comparisons, and why there are none if so."""
         try:
             made: Any = claim.reading(under)(of or rows)  # of a user's: whatever it returns
-            if isinstance(made, Comparison):  # of a loop that ends at its first one, it may be
-                raise ConfigError("returns a comparison; yield every one")
+            if made is None or isinstance(made, Comparison):  # returned by its loop's first turn
+                raise ConfigError("does not yield its comparisons; yield above(…) or exact(…)")
             found = list(made)
             if others := [one for one in found if not isinstance(one, Comparison)]:
                 raise ConfigError(f"{others[0]!r} is no comparison; yield above(…) or exact(…)")

@@ -40,6 +40,7 @@ from dpfl_cli.reproduction.search import Job, search
 from dpfl_cli.reproduction.tables import to_csv
 from dpfl_cli.reproduction.verdict import FEWEST
 from dpfl_cli.simulation.execute import Outcome, execute, execute_alone
+from dpfl_cli.simulation.forecast import duration_text
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
@@ -146,10 +147,9 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
     where = f"{which} at scale={jobs[0].artifact.scale}"
     if total and not missing:
         return f"{where}: {total} runs, all finished"
-    cost = f"{minutes:.0f} minutes" if minutes >= 1.5 else f"{max(60 * minutes, 1):.0f} seconds"
     anew = f" ({alone} alone and anew, for their times)" if alone else ""
     work_left = f"{total} runs, {missing} to do{anew}" if total else "nothing to train"
-    return f"{where}: {work_left}, about {cost} on two cores"
+    return f"{where}: {work_left}, about {duration_text(60 * minutes)} on two cores"
 
 
 def produce(

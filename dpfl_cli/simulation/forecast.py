@@ -45,7 +45,7 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
     timed = [rounds * statistics.median(times[kind]) for rounds, kind in kinds if kind in times]
     cost = [f"{sum(plan.last_round for plan in missing)} rounds"]
     if timed:
-        cost.append(f"about {_duration(sum(timed))} by the times of finished runs like these")
+        cost.append(f"about {duration_text(sum(timed))} by the times of finished runs like these")
     if len(timed) < len(missing):
         cost.append(f"no finished run is like {len(missing) - len(timed)} of the runs")
     return [*lines, f"cost: {', '.join(cost)}"]
@@ -78,9 +78,9 @@ def _bytes(count: float) -> str:
     return f"{count / 2**20:,.0f} MiB" if count < 2**34 else f"{count / 2**30:,.0f} GiB"
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """
-    >>> _duration(1), _duration(300), _duration(9000)
+    >>> duration_text(1), duration_text(300), duration_text(9000)
     ('1 s', '5 min', '2.5 h')
     """
     if seconds < 90:
