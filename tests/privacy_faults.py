@@ -68,13 +68,6 @@ MENDS = [
         f"{MARKS}::test_what_would_lose_the_mark_is_refused",
     ),
     Fault(
-        "privacy 2: objectives compute under a mode",
-        "models/client_side.py",
-        "        refuse_watchers()\n        if tuple(values.shape) != self.__sizes:",
-        "        if tuple(values.shape) != self.__sizes:",
-        f"{PLUGINS}::test_objectives_and_mechanisms_are_not_watched",
-    ),
-    Fault(
         "privacy 2: a wider tensor moves clients to another axis",
         "privacy/separation.py",
         "        elementwise(given)  # a wider",
