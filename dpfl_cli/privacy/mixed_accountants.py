@@ -222,7 +222,7 @@ class PldAccountant(Accountant):
     takes the distribution of randomised response, which dominates it. Refused above epsilon 500,
     where the grid would take more than 1 GiB, and at a delta so small that the rounding of the FFT
     would show; an allowance for it is taken off delta. Clients, or records of batches, drawn by a
-    Poisson law: dp-accounting's own accountant, where the rounding is less than 1 % of delta.
+    Poisson law: dp-accounting's own accountant.
     """
 
     curve = "losses"
@@ -273,7 +273,8 @@ class PldAccountant(Accountant):
                 f"pld composes Poisson batches with Gaussian releases, not with '{other.name}': "
                 "use accountant=rdp"
             )
-        self._check_delta(delta, 1e-14 * sum(one.count for one in entries))
+        rounding = 1e-14 * sum(one.count for one in entries)
+        self._check_delta(delta, rounding)
         bound = GdpAccountant(self.settings)._epsilon(entries, delta)  # as if all took part
         if bound > self.largest_epsilon:  # drawing them may help
             bound = RdpAccountant(RdpSettings())._epsilon(entries, delta)
@@ -282,7 +283,7 @@ class PldAccountant(Accountant):
         # dp-accounting takes no interval of next to nothing; a wider one is rounded up to
         interval = self.settings.interval or max(width / self.points_of_round, NARROWEST)
         self._check(bound, width / interval, len(np.unique(z)))
-        return _poisson_epsilon(tuple(entries), delta, interval)
+        return _poisson_epsilon(tuple(entries), delta - rounding, interval)
 
     @staticmethod
     def _check_delta(delta: float, rounding: float) -> None:

@@ -142,6 +142,9 @@ def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dime
     else:
         mass = 0.5 * float(scipy.special.betaincc(0.5, a, threshold**2))
         log_squared_sine = math.log1p(-(threshold**2))
+    least = float(scipy.special.expit(-epsilon_direction))  # for which e1 pays
+    if mass < (1 - 1e-12) * least:  # by rounding, where e1 is minute or above 10
+        mass = least
     if mass <= 0:
         raise ConfigError(
             f"mechanism.epsilon_direction={epsilon_direction:g}: the cap is too small to draw "

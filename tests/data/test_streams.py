@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest, norm
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data import normals, programs
@@ -182,6 +183,29 @@ def test_the_compiled_loop_draws_what_numpy_draws(
     normals.fill_normal(fresh(2), found)
     np.testing.assert_array_equal(found, fresh(2).standard_normal(found.size, kind))
     assert "this numpy draws others" in programs.fallbacks[0]
+
+
+def test_float32_numbers_have_the_tails_that_float64_ones_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """numpy's end at 8.2, with 13 values beyond 7.5: those beyond 7 are drawn anew, by the address
+    alone, and by their law.
+    """
+    drawn = np.resize(np.float32([7.5, 6.9, -8.2, -1.0]), 8000)
+    monkeypatch.setattr(normals, "_by_numpy", lambda generator, out: np.copyto(out, drawn))
+    found, again = np.empty((2, drawn.size), np.float32)
+    for out in (found, again):
+        normals.fill_normal(stream_generator(1, "noise/update", 3, 0), out)
+    np.testing.assert_array_equal(found, again)
+    far = np.abs(drawn) > 7
+    np.testing.assert_array_equal(found[~far], drawn[~far])
+    np.testing.assert_array_equal(np.sign(found), np.sign(drawn))
+    shares = norm.sf(np.abs(found[far])) / norm.sf(7)
+    assert kstest(shares, "uniform").pvalue > 1e-3
+    assert len(np.unique(shares)) > 0.99 * far.sum()
+    other = np.empty(drawn.size, np.float32)
+    normals.fill_normal(stream_generator(1, "noise/update", 4, 0), other)
+    assert (other[far] != found[far]).all()
 
 
 @pytest.mark.parametrize(("population", "size"), [(6, 1), (6, 2), (7, 6), (5, 5), (40, 3)])

@@ -180,6 +180,14 @@ def test_noise_of_any_strength_has_a_price(z: float) -> None:
     assert 0.0 <= priced("pld", entry(z, 3, 0.01)) <= priced("pld", entry(100.0, 3, 0.01))
 
 
+@pytest.mark.parametrize("z", [3.0, 10.0])
+def test_pld_is_a_bound_at_deltas_that_rounding_nearly_shows_at(z: float) -> None:
+    """Where all take part the exact price is known: the FFT's rounding is taken off delta."""
+    ledger = Ledger((entry(z, 100, 1.0),))
+    found, exact = (accountant(one).epsilon(ledger, 1.05e-10) for one in ("pld", "gdp"))
+    assert exact <= found < 1.01 * exact
+
+
 @pytest.mark.parametrize("law", ["poisson", "fixed"])
 def test_a_delta_below_that_of_a_cut_draw_is_refused(law: str) -> None:
     """One in 10^18 Poisson cohorts has more clients than there are rows, and who is left out then

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.data import streams
 from dpfl_cli.data.devices import host_numbers, noise_device
 from dpfl_cli.data.streams import DeviceDraws, Draw, Streams, address_hash
 from dpfl_cli.models import client_side, curvature, single_layer
@@ -323,6 +324,20 @@ def test_draws_of_a_device_have_their_law() -> None:
     assert uniform.min() >= 0
     assert uniform.max() < 1
     assert abs(float(uniform.mean()) - 0.5) < 0.005
+
+
+def test_float32_noise_of_a_device_is_drawn_in_double_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU's own ends at 6.76 standard deviations, and tells for sure of what is moved farther."""
+    single, double = (
+        DeviceDraws([5, 6], "cpu").drawn(Draw("normal", "n", np.array([3, 3]), 4, 32, kind))
+        for kind in (torch.float32, torch.float64)
+    )
+    assert torch.equal(single, double.float())
+    monkeypatch.setattr(streams, "DEVICE_DOUBLES", 48)
+    parts = DeviceDraws([5], "cpu").drawn(Draw("normal", "n", np.array([3]), 4, 32, torch.float32))
+    assert len(parts.unique()) == parts.numel()
 
 
 def test_streams_leave_to_a_device_what_is_asked_for_on_it() -> None:
