@@ -37,7 +37,7 @@ def fill_normal(generator: Generator, out: ndarray) -> None:
         with _building:
             compiled = _compiled(single)
     (compiled or _by_numpy)(generator, out)
-    if single and max(out.max(), -out.min()) > FAR:
+    if single and max(out.max(initial=0), -out.min(initial=0)) > FAR:
         _draw_tails(generator, out)
 
 

@@ -173,6 +173,7 @@ def test_the_compiled_loop_draws_what_numpy_draws(
     assert normals._compiled(kind is np.float32) is not None
     normals.fill_normal(fresh(1), found)
     np.testing.assert_array_equal(found, fresh(1).standard_normal(found.size, kind))
+    normals.fill_normal(fresh(1), np.empty(0, kind))
 
     def wrong(*source: object) -> Callable[..., None]:
         return lambda *tables_and_out: tables_and_out[-1].fill(0.0)
