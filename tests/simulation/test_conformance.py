@@ -252,11 +252,13 @@ class Faulty(LinearRegression):
 MODEL_FAULTS = {
     "gradients per record that are not clipped": (
         "sensitivity",
+        ("algorithm=fedavg_record", "dp=record"),
         "def clipped_gradient(self, parameters, clip_norm, batch=None):\n"
         "        mean = self.gradient(parameters)\n"
         "        return record_mean(mean, clip_norm, self.divisors(batch))"),
     "clients that meet": (
         "influence",
+        ("algorithm=fedavg", "dp=ldp"),
         "def local_descent(self, *given):\n        found = opened(super().local_descent(*given))\n"
         "        return found - found.mean(dim=1, keepdim=True)"),
 }  # fmt: skip
@@ -394,8 +396,8 @@ def test_a_faulty_mechanism_is_told(
 
 @pytest.mark.parametrize("what", MODEL_FAULTS)
 def test_a_faulty_model_is_told(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_, body = MODEL_FAULTS[what]
-    assert check_ in failed_checks(MODEL.replace("{BODY}", body), tmp_path, monkeypatch)
+    check_, words, body = MODEL_FAULTS[what]
+    assert check_ in failed_checks(MODEL.replace("{BODY}", body), tmp_path, monkeypatch, *words)
 
 
 def test_of_the_cases_of_one_check_those_that_failed_are_noted_last(monkeypatch: Any) -> None:
