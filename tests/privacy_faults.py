@@ -473,6 +473,13 @@ MENDS = [
         "privacy/test_privunit.py::test_no_length_of_an_update_makes_a_message_overflow",
     ),
     Fault(
+        "privacy counts: how many records there are rounds those behind a frozen layer",
+        "models/softmax.py",
+        "alone = self.federations[0].counts_private",
+        "alone = False",
+        "models/test_softmax.py::test_a_frozen_layer_rounds_no_record_by_how_many_others_there_are",
+    ),
+    Fault(
         "privacy rows: a client's rows are padded for another's private number of records",
         "data/federation.py",
         "(1.0 if self.counts_private else 1.0 - waste)",

@@ -20,6 +20,7 @@ from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.threads import slices
 from dpfl_cli.models.dense import DTYPES, classes_of
 from dpfl_cli.models.passes import Layer
+from dpfl_cli.models.records import product
 from dpfl_cli.models.single_layer import SingleLayer
 
 MAP_ROWS = 1 << 13  # records that pass the frozen layer at once
@@ -68,7 +69,8 @@ class SoftmaxRegression(SingleLayer):
         if self.settings.frozen_width is None:
             inputs = super().inputs(records, numbers)
         else:
-            mapped = frozen_features(records, self.settings, self.device)
+            alone = self.federations[0].counts_private
+            mapped = frozen_features(records, self.settings, self.device, alone)
             inputs = mapped[torch.from_numpy(numbers).to(self.device)]
         if self.settings.feature_norm == "l2":
             norms = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)
@@ -76,15 +78,21 @@ class SoftmaxRegression(SingleLayer):
         return pad(inputs, (0, 1), value=1.0) if self.settings.bias else inputs
 
 
-def frozen_features(records: Records, settings: SoftmaxSettings, device: torch.device) -> Tensor:
+def frozen_features(
+    records: Records, settings: SoftmaxSettings, device: torch.device, alone: bool
+) -> Tensor:
     """[N, H] max(0, A x + b) of all records, with A and b ~ U(-1/sqrt(p), 1/sqrt(p)) drawn from
     `frozen_seed`.
 
     The layer is public and the same for all clients and runs: neither its seed nor its values come
     from data or from a run's seed. The result is kept as long as the records live.
+
+    Args:
+      alone: every record in a product of its own, which takes several times as long: in one of
+        many, how many they are rounds each, and tells how many records somebody else holds.
     """
     width, seed, precision = settings.frozen_width or 0, settings.frozen_seed, settings.precision
-    key, known = (width, seed, precision, device), _mapped.setdefault(records, {})
+    key, known = (width, seed, precision, device, alone), _mapped.setdefault(records, {})
     if key in known:
         return known[key]
     inputs, dtype = prod(records.features.shape[1:]), DTYPES[precision]
@@ -93,6 +101,10 @@ def frozen_features(records: Records, settings: SoftmaxSettings, device: torch.d
     mapped = torch.empty(len(records), width, dtype=dtype, device=device)
     for some in slices(len(records), MAP_ROWS):
         part = torch.from_numpy(records.features[some].reshape(-1, inputs)).to(device, dtype)
-        mapped[some] = torch.addmm(layer[:, -1], part, layer[:, :-1].T).relu_()
+        if alone:
+            sums = product(part.unsqueeze(1), layer[:, :-1].T.expand(len(part), -1, -1))
+            mapped[some] = (sums.squeeze(1) + layer[:, -1]).relu_()
+        else:
+            mapped[some] = torch.addmm(layer[:, -1], part, layer[:, :-1].T).relu_()
     known[key] = mapped
     return mapped
