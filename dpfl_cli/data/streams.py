@@ -85,17 +85,15 @@ class DeviceDraws:
         """[R, M, d] values."""
         shape = len(self._seeds), wanted.clients or 1, wanted.size
         out = torch.empty(shape, dtype=wanted.dtype, device=self.device)
-        normal = wanted.law == "normal"
+        fill = torch.Tensor.normal_ if wanted.law == "normal" else torch.Tensor.uniform_
+        rounded = wanted.law == "normal" and out.dtype != torch.float64
         for run in self._first_runs(wanted.name, wanted.rounds, out):
-            if not normal:
-                out[run].uniform_(generator=self._generator)
-                continue
-            if out.dtype == torch.float64:
-                out[run].normal_(generator=self._generator)
+            if not rounded:
+                fill(out[run], generator=self._generator)
                 continue
             for part in out[run].view(-1).split(DEVICE_DOUBLES):
                 doubles = torch.empty_like(part, dtype=torch.float64)
-                part.copy_(doubles.normal_(generator=self._generator))
+                part.copy_(fill(doubles, generator=self._generator))
         return out
 
     def subset(self, name: str, rounds: ndarray, held: ndarray, size: int) -> Tensor:

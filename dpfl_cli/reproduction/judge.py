@@ -158,7 +158,7 @@ def judge(artifact: Artifact, rows: Rows, data: Collection[str] = ()) -> list[Ve
         """The comparisons, and why there are none if so."""
         try:
             made: Any = claim.reading(under)(of or rows)  # of a user's: whatever it returns
-            if made is None or isinstance(made, Comparison):  # returned by its loop's first turn
+            if made is None or isinstance(made, Comparison):  # it returns, maybe in a loop
                 raise ConfigError("does not yield its comparisons; yield above(…) or exact(…)")
             found = list(made)
             if others := [one for one in found if not isinstance(one, Comparison)]:
